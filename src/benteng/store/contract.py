@@ -1,0 +1,228 @@
+"""The store contract: one protocol per facet, and the promise of each verb.
+
+One verb is one transaction, and it writes its own audit records: there is no `audit()` to forget. Facets are roles: whoever
+opens one facet cannot call the verbs of another (DESIGN section 2, "Facets are roles"). Every store keeps the same promises;
+`benteng.testing.conformance` is the suite that says so. All verbs raise StoreUnavailable when the store cannot be
+reached or written, and then nothing of the verb has happened, unless its docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from benteng.evidence import ArtifactFact, Control, Evidence
+from benteng.job import Grant
+from benteng.lifecycle import QuarantineReason
+from benteng.store.records import (
+    Admission,
+    AuditRow,
+    Cancelled,
+    Extension,
+    Health,
+    JobView,
+    LeaseProof,
+    Page,
+    Query,
+    Question,
+    Receipt,
+    Reclaimed,
+    Refusal,
+    Registration,
+    Replay,
+    Settled,
+    Settlement,
+    Staged,
+    Status,
+    Turn,
+    TypeRow,
+    WorkerFacts,
+)
+
+BATCH_MAX = 1_000
+"""Most jobs, settlements or leases in one call; more is an error of the caller."""
+
+
+class Store(Protocol):
+    """What every facet has: an end, and the origin that the store authenticated (never a parameter of a verb)."""
+
+    @property
+    def origin(self) -> str:
+        """The authenticated caller: a database login, a producer key's owner, or `os:<uid>` for the embedded store."""
+        ...
+
+    def close(self) -> None:
+        """Give back the connection. Safe to call twice."""
+        ...
+
+
+class Producer(Store, Protocol):
+    """May ask for evidence, admit jobs and refusals, and look at and cancel jobs of its own origin."""
+
+    def evidence(self, questions: Sequence[Question]) -> list[Evidence]:
+        """Return fresh evidence for each question, in order. Reads only; `now` is the store's clock."""
+        ...
+
+    def admit(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> list[Receipt]:
+        """Let judged jobs in and record what the gate refused; one receipt for each admission, in order.
+
+        One operation row for each job. Of all callers with one operation key exactly one is admitted and the others get
+        ITS receipt (duplicate), or conflict if payload digest or origin differ; also when they race. Control, the type's
+        policy digest and limits, the origin (must equal the store's own) and whether it may speak for the actor are
+        checked again inside. One refused row never stops the batch. Refusals are tallied by (origin, type, rule) and, beyond
+        a rate, aggregated into one audit record, so that a flood cannot fill the disk.
+        """
+        ...
+
+    def status(self, job_ids: Sequence[str]) -> list[Status]:
+        """Return the jobs of the caller's own origin among those asked; others are left out as if they did not exist."""
+        ...
+
+    def cancel(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """Cancel jobs of the caller's own origin. Not running: cancelled, and the key freed if it never started.
+        Running: the flag that `extend` returns. Ids that are unknown, foreign or terminal are left out."""
+        ...
+
+
+class Consumer(Store, Protocol):
+    """One worker of one pool."""
+
+    def register(self, facts: WorkerFacts) -> Registration:
+        """Record the worker and return the ledger's policy digests for its pool. To be repeated as a sign of life."""
+        ...
+
+    def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:
+        """Start up to n ready jobs of the pool whose type is accepted, by (priority, due, admission).
+
+        Never more than n; n if n can start. Each spends one attempt, gets a fence that rises per installation and per
+        resource, a secret token and a lease. Resources all or none: a job with a busy one is parked `blocked` and spends
+        nothing. Types, pools and origins under a closed switch do not start. Expired jobs are quarantined. A row that
+        cannot be decoded is quarantined alone as undecodable. Fresh evidence comes along.
+        """
+        ...
+
+    def extend(self, leases: Sequence[LeaseProof], progress: Sequence[str] = ()) -> list[Extension]:
+        """Renew leases; one answer for each, in order. Lost: not running under this proof, or already past its lease.
+        `progress` is empty or one cleaned text for each lease."""
+        ...
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Say how attempts ended; return those that were accepted.
+
+        Compare-and-set on (id, fence, token, running) for each; an id not returned was fenced off: nothing of it happened,
+        except an audit record of the stale try. The store enforces attempts, crashes, hand-backs, snoozes and backoff bounds
+        itself. A cancel asked for wins over going back. The same id twice in a batch: the first counts. Releases wake the
+        next claimable job of each resource. Successors are admitted by the same commit, only those the parent's policy
+        lists, of at most its tier, by its actor; HIGH ones enter held.
+        """
+        ...
+
+    def turn(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
+        """Settle, then claim up to n (n may be 0). May be one transaction where that is safe; a settlement that was
+        accepted stays accepted when the claim fails."""
+        ...
+
+
+class Keeper(Store, Protocol):
+    """What time does, and tightening."""
+
+    def lead(self, name: str, seconds: float) -> bool:
+        """Take or renew the leased row that makes the caller the only active keeper; False when another holds it."""
+        ...
+
+    def reclaim(self, n: int) -> list[Reclaimed]:
+        """Take back up to n running jobs whose lease ran out: by lease only, never by elapsed time.
+        `once` is quarantined as uncertain (resources closed at HIGH); else ready, the crash counted, or quarantined as
+        crashed when the budget is used up, or cancelled when that was asked."""
+        ...
+
+    def stage(self, n: int) -> Staged:
+        """Make up to n due jobs ready, expire those past `expires_at`, and wake blocked jobs whose resources are free."""
+        ...
+
+    def tighten(self, control: Control) -> None:
+        """Set a switch to a stricter mode. After it returns no job starts that the switch forbids. Looser: PolicyError."""
+        ...
+
+    def purge(self, n: int) -> int:
+        """Drop up to n results past their retention and completed operations past theirs; return how many rows changed."""
+        ...
+
+
+class Operator(Store, Protocol):
+    """A person's view and a person's switches. Reasons are required where something changes."""
+
+    def find(self, query: Query) -> Page:
+        """List jobs, newest first, without payloads."""
+        ...
+
+    def show(self, job_id: str) -> JobView | None:
+        """Return everything about one job, or None."""
+        ...
+
+    def controls(self) -> list[Control]:
+        """Return the switches that are not open."""
+        ...
+
+    def tighten(self, control: Control) -> None:
+        """As Keeper.tighten."""
+        ...
+
+    def loosen(self, control: Control) -> None:
+        """Set a switch to a looser mode. NeedsAction when it covers a HIGH type and the installation is not `dev`."""
+        ...
+
+    def cancel(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """As Producer.cancel, for jobs of every origin."""
+        ...
+
+    def classify(self, job_id: str, reason: QuarantineReason, note: str) -> None:
+        """Set the class of a quarantined job as a person sees it; `uncertain` can neither be given nor taken away."""
+        ...
+
+    def discard(self, job_ids: Sequence[str], reason: str, *, free: bool = False) -> list[Cancelled]:
+        """Give up quarantined jobs: a state, never a delete. A job that never started frees its key; one that did keeps
+        it, unless `free`, which at HIGH is NeedsAction. An uncertain job must be resolved instead (PolicyError)."""
+        ...
+
+    def resolve(self, job_id: str, *, happened: bool, reason: str) -> Cancelled:
+        """Say whether the effect of an uncertain job happened: completed, or discarded with its key freed. Opens its
+        resources. NeedsAction at HIGH outside `dev`."""
+        ...
+
+    def replay(self, replay: Replay) -> Cancelled:
+        """Bring a quarantined job back, re-judged: generation + 1, a new attempt budget, the same operation (reserved
+        again; PolicyError naming the job when another took the key). Uncertain or unclassified-suspicious jobs: PolicyError."""
+        ...
+
+    def evidence(self, questions: Sequence[Question]) -> list[Evidence]:
+        """As Producer.evidence, for the judgement of a replay."""
+        ...
+
+    def types(self) -> list[TypeRow]:
+        """Return the rows of `job_type`."""
+        ...
+
+    def apply_types(self, rows: Sequence[TypeRow], reason: str) -> list[str]:
+        """Write the given rows of `job_type`; return the names that changed. NeedsAction for HIGH outside `dev`."""
+        ...
+
+    def register_artifact(self, fact: ArtifactFact, reason: str) -> None:
+        """Set one artifact's row. Only in a `dev` installation until signed approval exists (NeedsAction else)."""
+        ...
+
+    def allow_access(self, actor: str, type_name: str, target: str, reason: str) -> None:
+        """Add one row of the access rule (`*` matches all). Only in a `dev` installation (NeedsAction else)."""
+        ...
+
+    def health(self) -> Health:
+        """Return what `doctor` reports about this store."""
+        ...
+
+
+class Auditor(Store, Protocol):
+    """Reads the log, and nothing else."""
+
+    def audit_page(self, after: int, limit: int = 1000) -> list[AuditRow]:
+        """Return up to `limit` records with seq > after, in order, gapless."""
+        ...
