@@ -1,0 +1,94 @@
+"""Write into the docs what the code already knows, so that the two cannot differ.
+
+A page marks a block with `<!-- generated: NAME -->` and `<!-- end -->`; what stands between them belongs to the
+generator of that name. `--write` replaces the blocks; `--check` exits 1 when a block is stale, a name is unknown or a
+generator has no block. To add one: a function without arguments that returns Markdown, and a line in GENERATORS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parent.parent
+OPENING = re.compile(r"^<!-- generated: [a-z-]+ -->$", re.MULTILINE)
+BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?:(?!<!-- generated: ).)*?(<!-- end -->)", re.DOTALL)
+TARGET = re.compile(r"^(?P<name>[a-z]+):.*## (?P<text>.*)$", re.MULTILINE)
+
+
+def make_targets() -> str:
+    """List the targets of the Makefile with their own words."""
+    found = TARGET.finditer((ROOT / "Makefile").read_text())
+    return "".join(["| target | does |\n|---|---|\n", *(f"| `make {m['name']}` | {m['text']} |\n" for m in found)])
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "make-targets": make_targets,
+}
+
+
+def main() -> int:
+    """Write or check; the exit code."""
+    parser = argparse.ArgumentParser(description="Generate the generated blocks of the docs.")
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--write", action="store_true", help="replace the blocks")
+    mode.add_argument("--check", action="store_true", help="exit 1 when a block is not what its generator says")
+    options = parser.parse_args()
+    texts = generated()
+    if options.write:
+        write(texts)
+    found = faults(texts)
+    for fault in found:
+        print(f"docs: {fault}", file=sys.stderr)
+    return 1 if found else 0
+
+
+def generated() -> dict[str, str]:
+    """Run every generator."""
+    return {name: generate() for name, generate in GENERATORS.items()}
+
+
+def write(texts: dict[str, str]) -> None:
+    """Replace the blocks of all pages."""
+    for page in _stale(texts):
+        page.write_text(render(page.read_text(), texts))
+        print(f"docs: wrote {page.relative_to(ROOT)}")
+
+
+def faults(texts: dict[str, str]) -> list[str]:
+    """Say what is stale, unknown, unused or without an end."""
+    pages = {page: page.read_text() for page in _pages()}
+    used = {match["name"] for text in pages.values() for match in BLOCK.finditer(text)}
+    return [
+        *(f"{page.relative_to(ROOT)} is stale: run make docs" for page in _stale(texts)),
+        *(f"{page.relative_to(ROOT)}: a generated block has no end" for page, text in pages.items() if _is_open(text)),
+        *(f"no generator is called {name}: see scripts/docs.py" for name in sorted(used - texts.keys())),
+        *(f"no page has a block for {name}" for name in sorted(texts.keys() - used)),
+    ]
+
+
+def render(page: str, texts: dict[str, str]) -> str:
+    """Return the page with each known block replaced."""
+    return BLOCK.sub(lambda m: m[1] + texts[m["name"]] + m[3] if m["name"] in texts else m[0], page)
+
+
+def _stale(texts: dict[str, str]) -> list[Path]:
+    return [page for page in _pages() if render(page.read_text(), texts) != page.read_text()]
+
+
+def _is_open(text: str) -> bool:
+    return len(OPENING.findall(text)) != len(BLOCK.findall(text))
+
+
+def _pages() -> list[Path]:
+    return sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Generated blocks of the docs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from scripts import docs
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = "before\n<!-- generated: make-targets -->\nold\n<!-- end -->\nafter\n"
+
+
+def test_the_docs_say_what_the_code_says():
+    """Every generated block is what its generator writes today."""
+    done = subprocess.run([sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, check=False, capture_output=True)
+
+    assert 0 == done.returncode, done.stderr.decode()
+
+
+def test_only_the_block_is_replaced():
+    """What people wrote around a block stays."""
+    page = docs.render(PAGE, {"make-targets": "new\n"})
+
+    assert "before\n<!-- generated: make-targets -->\nnew\n<!-- end -->\nafter\n" == page
+
+
+def test_a_stale_block_an_unknown_name_and_an_open_block_are_faults(tmp_path, monkeypatch):
+    """--check sees what --write would have to change, and what nobody can write."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "Makefile").write_text("env: ## build it\n")
+    (tmp_path / "a.md").write_text(PAGE)
+    (tmp_path / "docs/b.md").write_text("<!-- generated: nonsense -->\n<!-- end -->\n<!-- generated: open -->\n")
+    monkeypatch.setattr(docs, "ROOT", tmp_path)
+
+    faults = docs.faults(docs.generated())
+
+    assert [
+        "a.md is stale: run make docs",
+        "docs/b.md: a generated block has no end",
+        "no generator is called nonsense: see scripts/docs.py",
+    ] == faults
