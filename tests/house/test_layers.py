@@ -40,7 +40,7 @@ def named_modules():
 def exists(module):
     """Whether the module is in src."""
     path = ROOT / "src" / module.replace(".", "/")
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+    return path.with_suffix(".py").is_file() or any(path.glob("*.py"))
 
 
 def lint(package_parent):
