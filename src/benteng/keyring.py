@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import msgspec
 
@@ -138,6 +138,9 @@ class SigningKey:
 
     def __repr__(self) -> str:
         return f"SigningKey({self.key_id})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a signing key does not leave its process: load it from its file where it is needed")
 
 
 def key_id_of(public: bytes) -> str:
