@@ -69,3 +69,20 @@ def test_make_help_names_every_target():
 
     named = [line.split()[1] for line in done.stdout.splitlines()]
     assert {"env", "demo", "test", "check", "bench", "docs", "lint", "format", "types", "layers"} <= set(named)
+
+
+def test_a_python_without_venv_is_told_what_to_install(tmp_path):
+    """Debian ships venv apart: without root, apt or uv the sentence names the package."""
+    for name in ("scripts/env.py", "requirements/dev.txt", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "lame").mkdir()
+    (tmp_path / "lame/ensurepip.py").write_text("raise ImportError")
+    without_tools = {"PYTHONPATH": str(tmp_path / "lame"), "PATH": str(tmp_path)}
+    python = getattr(sys, "_base_executable", sys.executable)
+
+    done = subprocess.run([python, tmp_path / "scripts/env.py"], env=without_tools, check=False, capture_output=True)
+
+    assert 1 == done.returncode
+    assert b"install it with: sudo apt-get install python3." in done.stderr
+    assert b"Traceback" not in done.stderr
