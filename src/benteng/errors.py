@@ -36,7 +36,14 @@ class Malformed(RuleError):
 
 
 class Refused(RuleError):
-    """The gate refused the job. Nothing was stored but the record of the refusal."""
+    """The gate refused the job. Nothing was stored but the record of the refusal.
+
+    `suspicious`: an honest caller cannot send this by mistake; it is alerted and tallied.
+    """
+
+    def __init__(self, rule: str, reason: str, *, field: str = "", fix: str = "", suspicious: bool = False) -> None:
+        super().__init__(rule, reason, field=field, fix=fix)
+        self.suspicious = suspicious
 
 
 class Conflict(Refused):

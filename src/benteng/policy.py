@@ -89,15 +89,21 @@ LIMITS: dict[Tier, Limits] = {
 }
 
 
+class KeyPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A dotted field path whose value (or each value of whose list) gives a key `kind:value`."""
+
+    path: str
+    kind: str
+
+
 class TypePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything about one job type that must not be decided by running code. One entry of `benteng.lock`.
 
     name         `name@major`
     operation    field paths that make the operation's identity; empty: each job is its own operation (LOW only)
-    resources    field paths whose values are locked for the attempt
-    artifacts    field paths of artifact references;  targets: field paths of targets of the access rule
+    resources    fields whose values are locked for the attempt;  targets: fields of the access rule
+    artifacts    field paths of artifact references
     successors   types that a handler may add with `ctx.then`
-    secrets      names that a handler may ask for with `ctx.secret`
     errors       qualified exception name -> class, before the built-in table
     schema_sha256  digest of the contract's JSON Schema
     """
@@ -107,11 +113,10 @@ class TypePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     effect: Effect
     pool: str = POOL_DEFAULT
     operation: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ()
+    resources: tuple[KeyPath, ...] = ()
     artifacts: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
+    targets: tuple[KeyPath, ...] = ()
     successors: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
     errors: dict[str, ErrorClass] = {}
     signed: bool = False
     schema_sha256: str = ""

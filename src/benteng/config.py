@@ -1,0 +1,165 @@
+"""Configuration: where each value comes from, and what it is. Read once, when it is first needed.
+
+Highest first: arguments, `BENTENG_*` variables, `benteng.toml` found upwards from the working directory, defaults. Unknown
+keys are errors. Never a password in code or argv; the file may only tighten what the code declared (DESIGN section 5).
+Trust: the file's owner. One that others may write is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benteng.errors import PolicyError
+from benteng.policy import POOL_DEFAULT
+
+FILE_NAME = "benteng.toml"
+LOCK_NAME = "benteng.lock"
+KEYS_NAME = ".benteng"
+FILE_BYTES_MAX = 1 << 20
+VARIABLES = {
+    "BENTENG_ENVIRONMENT": "environment",
+    "BENTENG_DSN": "dsn",
+    "BENTENG_APP": "app",
+    "BENTENG_LOCK": "lock",
+    "BENTENG_KEYS": "keys",
+    "BENTENG_ARTIFACTS": "artifacts",
+}
+"""Environment variables and the setting each one sets."""
+
+
+class Environment(StrEnum):
+    """`dev` is loud and convenient; `prod` refuses what is not safe. The default for the embedded store is `dev`."""
+
+    DEV = "dev"
+    PROD = "prod"
+
+
+class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One pool: `[pool.NAME]`.
+
+    concurrency          attempts at the same time
+    start                "fork" a cell from the zygote, or "exec" each one (for code that starts threads at import)
+    env                  names of environment variables that handlers may see; never secrets
+    drain_seconds        how long running attempts may finish after SIGTERM
+    """
+
+    concurrency: int = 4
+    start: str = "fork"
+    env: tuple[str, ...] = ()
+    drain_seconds: float = 10.0
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    environment: Environment = Environment.DEV
+    dsn: str = ""
+    app: str = ""
+    lock: str = ""
+    keys: str = ""
+    artifacts: str = ""
+    poll_seconds: float = 0.5
+    pool: dict[str, PoolSettings] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The effective settings. Paths are absolute; `sources` says where each value came from.
+
+    dsn        the store's address; empty: the embedded store in the user's state directory
+    app        `module:attribute` of the Benteng object
+    lock       the reviewed policies of this host;  keys: directory of trust roots and private keys
+    artifacts  directory that holds artifact files, named by their sha256
+    """
+
+    environment: Environment = Environment.DEV
+    dsn: str = ""
+    app: str = ""
+    root: Path = field(default_factory=Path)
+    lock: Path = field(default_factory=Path)
+    keys: Path = field(default_factory=Path)
+    artifacts: Path = field(default_factory=Path)
+    poll_seconds: float = 0.5
+    pools: Mapping[str, PoolSettings] = field(default_factory=dict[str, PoolSettings])
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def pool(self, name: str) -> PoolSettings:
+        """Return the settings of a pool; the defaults when the file does not mention it."""
+        return self.pools.get(name, PoolSettings())
+
+
+def load(start: Path | None = None, environ: Mapping[str, str] = os.environ, **arguments: str) -> Config:
+    """Read the configuration as seen from a directory. Raises PolicyError naming the key, the rule and the fix."""
+    here = (start or Path.cwd()).resolve()
+    path = find_file(here)
+    values: dict[str, Any] = {} if path is None else _read(path)
+    sources = dict.fromkeys(values, str(path))
+    for variable, key in VARIABLES.items():
+        if variable in environ:
+            values[key], sources[key] = environ[variable], variable
+    for key, value in arguments.items():
+        if value:
+            values[key], sources[key] = value, "argument"
+    return _effective(_convert(values), here if path is None else path.parent, sources)
+
+
+def find_file(start: Path) -> Path | None:
+    """Return the nearest `benteng.toml` upwards, or None."""
+    return next((d / FILE_NAME for d in (start, *start.parents) if (d / FILE_NAME).is_file()), None)
+
+
+def _effective(found: _File, root: Path, sources: Mapping[str, str]) -> Config:
+    app = found.app or ("jobs:app" if (root / "jobs.py").is_file() else "")
+    keys = root / (found.keys or KEYS_NAME)
+    return Config(
+        environment=found.environment,
+        dsn=_absolute_dsn(found.dsn, root),
+        app=app,
+        root=root,
+        lock=root / (found.lock or LOCK_NAME),
+        keys=keys,
+        artifacts=root / (found.artifacts or "artifacts"),
+        poll_seconds=found.poll_seconds,
+        pools=found.pool or {POOL_DEFAULT: PoolSettings()},
+        sources=sources,
+    )
+
+
+def _absolute_dsn(dsn: str, root: Path) -> str:
+    relative = "sqlite:///"
+    if dsn.startswith(relative) and not dsn.startswith(relative + "/"):
+        return f"{relative}{root / dsn.removeprefix(relative)}"
+    return dsn
+
+
+def _read(path: Path) -> dict[str, Any]:
+    info = path.stat()
+    if stat.S_IMODE(info.st_mode) & (stat.S_IWGRP | stat.S_IWOTH) or info.st_uid not in (os.getuid(), 0):
+        raise PolicyError("N-mode", f"{path.name} may be written by others", fix=f"chown it to you and: chmod go-w {path}")
+    if info.st_size > FILE_BYTES_MAX:
+        raise PolicyError("N-size", f"{path.name} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PolicyError("N-format", f"{path.name} is not TOML: {error}") from None
+
+
+def _convert(values: dict[str, Any]) -> _File:
+    known = _File.__struct_fields__
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise PolicyError("N-unknown", "unknown setting", field=key[:64], fix=hint)
+    try:
+        return msgspec.convert(values, _File)
+    except msgspec.ValidationError as error:
+        raise PolicyError("N-value", str(error)) from None

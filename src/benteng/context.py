@@ -1,0 +1,77 @@
+"""What a handler may ask of the cell around it: the fence, progress, verified artifacts, successors, a log.
+
+The context holds no credential, no job id and no lease token. What it sends goes through the cell's one channel and is
+bounded there; what it gives comes from the grant (DESIGN section 6).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from benteng.job import ArtifactRef
+
+
+class Channel(Protocol):
+    """The cell's side of a context."""
+
+    def progress(self, text: str) -> None:
+        """Send a progress text with the next frame."""
+        ...
+
+    def then(self, type_name: str, payload: object) -> None:
+        """Add a successor to the completing commit."""
+        ...
+
+    def artifact(self, ref: ArtifactRef) -> Path:
+        """Copy an artifact into the scratch directory, hashing it on the way."""
+        ...
+
+    def remaining_seconds(self) -> float:
+        """Tell how long the attempt may still run."""
+        ...
+
+
+class Context:
+    """Passed to a handler that has a parameter `ctx`. One for each attempt.
+
+    fence          number of this attempt; never goes back in an installation. Pass it to every system that can check it.
+    operation_key  identity of the operation (hex): pass it to every system that dedupes by key
+    attempt        which try this is, from 1
+    scratch        the attempt's own directory, deleted afterwards
+    log            a logger; lines are bounded, cleaned, and carry no secret
+    """
+
+    __slots__ = ("_channel", "attempt", "fence", "log", "operation_key", "scratch")
+
+    def __init__(self, channel: Channel, *, fence: int, operation_key: str, attempt: int, scratch: Path) -> None:
+        self._channel = channel
+        self.fence = fence
+        self.operation_key = operation_key
+        self.attempt = attempt
+        self.scratch = scratch
+        self.log = logging.getLogger("benteng.handler")
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Seconds until the deadline of this attempt."""
+        return self._channel.remaining_seconds()
+
+    def progress(self, text: str) -> None:
+        """Say how far the attempt got; people see it with `benteng jobs show`. Cut to 4 KiB."""
+        self._channel.progress(text)
+
+    def then(self, job_type: str, payload: object) -> None:
+        """Add a job of a type that this type's policy lists as successor, by the commit that completes this one.
+
+        Raises Malformed when the payload does not fit the successor's contract, PolicyError when it is not listed.
+        """
+        self._channel.then(job_type, payload)
+
+    def artifact(self, ref: object) -> Path:
+        """Return the path of a private, verified copy of an artifact: hashed while it was copied.
+
+        `ref` is a field of type `Artifact` of the payload. Raises Suspicious when the bytes are not what the job names.
+        """
+        return self._channel.artifact(ArtifactRef(str(getattr(ref, "id", "")), str(getattr(ref, "sha256", ""))))

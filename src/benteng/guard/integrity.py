@@ -1,0 +1,113 @@
+"""Integrity: what stands beside the payload follows from the payload and from the signature.
+
+References, operation key and digest are computed again from the canonical bytes by the field paths of the reviewed policy,
+and each signed claim must equal its column. Whatever differs did not come from an honest gate: suspicious, before any
+cell starts (DESIGN section 3, "Identity and order").
+"""
+
+from __future__ import annotations
+
+from benteng.contract import extract_from_bytes
+from benteng.envelope import JobClaims, match
+from benteng.errors import EnvelopeError, RuleError
+from benteng.evidence import Evidence
+from benteng.guard.case import Case
+from benteng.job import RESOURCES_MAX, ArtifactRef, Job, Refs, operation_key, own_operation_key, sha256_hex
+from benteng.policy import KeyPath, Tier, TypePolicy
+from benteng.verdict import ADMIT, Refuse, Verdict
+
+
+def integrity(case: Case, evidence: Evidence) -> Verdict:
+    """Refuse, as suspicious, a job whose columns do not follow from its payload and its signed claims."""
+    job, policy = case.job, case.policy
+    if evidence.policy_sha256 is not None and evidence.policy_sha256 != policy.sha256:
+        return Refuse("G-policy", f"the ledger's policy of {job.type} is not the reviewed one", "run: benteng policy apply")
+    if sha256_hex(job.payload) != job.payload_sha256:
+        return _forged("payload_sha256")
+    if identity_of(policy, job.id, job.payload) != job.operation_key:
+        return _forged("operation_key")
+    if refs_of(policy, job.payload) != job.refs:
+        return _forged("refs")
+    return _signature(case)
+
+
+def identity_of(policy: TypePolicy, job_id: str, payload: bytes) -> str:
+    """Return the operation key of a payload under a policy. Raises RuleError when a declared path is not there."""
+    if not policy.operation:
+        return own_operation_key(job_id)
+    return operation_key(policy.name, {path: extract_from_bytes(payload, path) for path in policy.operation})
+
+
+def refs_of(policy: TypePolicy, payload: bytes) -> Refs:
+    """Return the references that a payload makes under a policy. Raises RuleError when one is not of its form."""
+    resources = _keys(payload, policy.resources)
+    if len(resources) > RESOURCES_MAX:
+        raise RuleError("G-resources", f"{len(resources)} resources, at most {RESOURCES_MAX}", fix="fan out into several jobs")
+    return Refs(
+        artifacts=tuple(sorted({_artifact(extract_from_bytes(payload, path), path) for path in policy.artifacts})),
+        targets=_keys(payload, policy.targets),
+        resources=resources,
+    )
+
+
+def claims_match(claims: JobClaims, job: Job, policy: TypePolicy) -> None:
+    """Raise EnvelopeError E-mismatch naming the first signed claim that differs from the job's column.
+
+    A replay below HIGH keeps the producer's envelope, which knows nothing of the generation.
+    """
+    match(
+        claims,
+        job_id=job.id,
+        type=job.type,
+        tier=job.tier.value,
+        origin=job.origin,
+        actor=job.actor,
+        request_id=job.request_id,
+        operation_key=job.operation_key,
+        payload_sha256=job.payload_sha256,
+        schema_sha256=policy.schema_sha256,
+        policy_sha256=job.policy_sha256,
+        artifacts=tuple((ref.id, ref.sha256) for ref in job.refs.artifacts),
+        targets=job.refs.targets,
+        resources=job.refs.resources,
+        priority=job.priority,
+        available_at_us=job.available_at,
+        generation=job.generation if job.tier is Tier.HIGH else claims.generation,
+        expires_at_us=job.expires_at,
+    )
+
+
+def _signature(case: Case) -> Verdict:
+    if case.claims is None:
+        if case.policy.signed:
+            return Refuse("G-unsigned", "a job of this type must be signed", "make keys with: benteng init", suspicious=True)
+        return ADMIT
+    try:
+        claims_match(case.claims, case.job, case.policy)
+    except EnvelopeError as error:
+        return Refuse(error.rule, error.reason, error.fix, error.field, suspicious=True)
+    return ADMIT
+
+
+def _keys(payload: bytes, paths: tuple[KeyPath, ...]) -> tuple[str, ...]:
+    found = {f"{key.kind}:{value}" for key in paths for value in _texts(extract_from_bytes(payload, key.path), key.path)}
+    return tuple(sorted(found))
+
+
+def _texts(value: object, path: str) -> list[str]:
+    values: list[object] = list(value) if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownArgumentType] - JSON
+    if not all(isinstance(item, str) for item in values):
+        raise RuleError("G-key", "a resource or target must be text", field=path)
+    return [str(item) for item in values]
+
+
+def _artifact(value: object, path: str) -> ArtifactRef:
+    match value:
+        case {"id": str() as artifact_id, "sha256": str() as digest}:
+            return ArtifactRef(artifact_id, digest)
+        case _:
+            raise RuleError("G-artifact", "an artifact reference is an id and a sha256", field=path)
+
+
+def _forged(field: str) -> Refuse:
+    return Refuse("G-forged", "the column does not follow from the payload", field=field, suspicious=True)

@@ -1,0 +1,104 @@
+"""Open what a configuration names: the gate, the keys, and in `dev` the policies by themselves, aloud.
+
+In `prod` nothing happens by itself: a type that is not in the reviewed lock file, or whose row in the ledger differs, stops
+the start and names the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+from benteng import lockfile
+from benteng.config import Config, Environment, load
+from benteng.errors import PolicyError
+from benteng.gate import Gate
+from benteng.keyring import SigningKey, load_signing_key
+from benteng.policy import TypePolicy, differences, pending_for
+from benteng.store.open import default_dsn, open_operator, open_producer
+from benteng.task import Registry
+
+PRODUCER_KEY = "producer.key"
+Say = Callable[[str], None]
+
+
+def open_gate(registry: Registry, dsn: str, directory: Path | None, *, say: Say) -> Gate:
+    """Open the gate of an application. Raises PolicyError, KeyringError, StoreError."""
+    config = load(directory, dsn=dsn)
+    policies = settle_policies(config, registry.policies(), say)
+    producer = open_producer(dsn_of(config), environment=config.environment.value)
+    return Gate(producer, registry, policies, signer(config.keys))
+
+
+def dsn_of(config: Config) -> str:
+    """Return the store's address: the configured one, else the embedded store in the user's state directory."""
+    return config.dsn or default_dsn()
+
+
+def signer(keys: Path) -> Callable[[], SigningKey | None]:
+    """Return what loads the producer's key when a job needs it; None when this host has none."""
+
+    @cache
+    def load_once() -> SigningKey | None:
+        path = keys / PRODUCER_KEY
+        return load_signing_key(path) if path.exists() else None
+
+    return load_once
+
+
+def settle_policies(config: Config, code: Mapping[str, TypePolicy], say: Say) -> dict[str, TypePolicy]:
+    """Return the reviewed policies after checking that code, lock file and ledger agree on the types of the code.
+
+    In `dev` a difference is locked and applied, and said; in `prod` it raises PolicyError naming it.
+    """
+    if config.environment is Environment.DEV:
+        return _settle_dev(config, code, say)
+    locked = lockfile.read(config.lock)
+    _refuse_difference("the lock file", {name: locked[name] for name in code if name in locked}, code, "benteng policy lock")
+    _refuse_pending(code)
+    with closing(open_operator(dsn_of(config), environment=config.environment.value)) as operator:
+        ledger = lockfile.from_rows(operator.types())
+    _refuse_difference("the ledger", {name: ledger[name] for name in code if name in ledger}, code, "benteng policy apply")
+    return locked
+
+
+def _settle_dev(config: Config, code: Mapping[str, TypePolicy], say: Say) -> dict[str, TypePolicy]:
+    locked = lockfile.read(config.lock)
+    merged = locked | dict(code)
+    changes = differences(locked, merged)
+    if changes:
+        lockfile.write(config.lock, merged)
+        for line in changes:
+            say(f"dev: locked {line}")
+    apply_policies(config, merged, say)
+    return merged
+
+
+def apply_policies(config: Config, policies: Mapping[str, TypePolicy], say: Say) -> list[str]:
+    """Write policies into the ledger's `job_type`; return the names that changed. Raises NeedsAction at HIGH in `prod`."""
+    with closing(open_operator(dsn_of(config), environment=config.environment.value)) as operator:
+        ledger = {row.name: row.sha256 for row in operator.types()}
+        rows = [row for row in lockfile.to_rows(policies) if ledger.get(row.name) != row.sha256]
+        changed = operator.apply_types(rows, "applied from the lock file") if rows else []
+    for name in changed:
+        missing = ", ".join(row.floor for row in pending_for(policies[name].tier))
+        say(f"{config.environment}: applied {name}" + (f" (not enforced yet: {missing})" if missing else ""))
+    return changed
+
+
+def _refuse_difference(where: str, reviewed: Mapping[str, TypePolicy], code: Mapping[str, TypePolicy], fix: str) -> None:
+    lines = differences(reviewed, code)
+    if lines:
+        raise PolicyError("L-differs", f"{where} differs from the code: {lines[0]}", fix=f"run: {fix}")
+
+
+def _refuse_pending(code: Mapping[str, TypePolicy]) -> None:
+    for name, policy in code.items():
+        for row in pending_for(policy.tier):
+            raise PolicyError(
+                f"P-{row.floor}",
+                f"{name} is {policy.tier} and this version does not have: {row.missing}",
+                fix='use environment = "dev" to try it, or tier LOW',
+            )

@@ -1,0 +1,270 @@
+"""Job types: what a function becomes when it is decorated, and the registry that knows them.
+
+Everything that can be wrong about a type is found here, when it is defined: its name, its contract, its field paths, its
+floors. The registry holds no credential and reaches no store, so that gate and cell can share it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, get_type_hints, overload
+
+import msgspec
+
+from benteng.context import Context
+from benteng.contract import Shape, is_contract, shape_of
+from benteng.errors import DefinitionError
+from benteng.guard.case import Check
+from benteng.job import TYPE_NAME
+from benteng.outcome import ErrorClass
+from benteng.policy import LIMITS, POOL_DEFAULT, Effect, KeyPath, Limits, Tier, TypePolicy, check_floors
+from benteng.verdict import Verdict
+
+Handler = Callable[..., object]
+F = TypeVar("F", bound=Handler)
+CONTEXT_PARAMETER: Final = "ctx"
+
+
+class _Undeclared:
+    """The default of an option whose author has not written it out."""
+
+
+UNDECLARED: Final = _Undeclared()
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """An evidence loader: I/O allowed; its result is passed to the checks that need it by name."""
+
+    name: str
+    function: Callable[..., object]
+    model: type
+
+
+@dataclass(frozen=True, slots=True)
+class JobType:
+    """One job type as the code defines it.
+
+    by_parameters  the function's parameters are the contract's fields; else its one parameter is the payload
+    wants_context  the function takes `ctx`
+    """
+
+    policy: TypePolicy
+    shape: Shape
+    handler: Handler
+    by_parameters: bool
+    wants_context: bool
+    is_async: bool
+
+    @property
+    def name(self) -> str:
+        """`name@major`."""
+        return self.policy.name
+
+    def arguments(self, value: object) -> dict[str, object]:
+        """Return the keyword arguments of the handler, without `ctx`, for a parsed payload."""
+        if not self.by_parameters:
+            return {_payload_parameter(self.handler): value}
+        return {name: getattr(value, name) for name in value.__struct_fields__}  # type: ignore[attr-defined]  # a Struct
+
+
+@dataclass(slots=True)
+class Registry:
+    """All job types, evidence loaders and checks of one application."""
+
+    types: dict[str, JobType] = field(default_factory=dict[str, JobType])
+    loaders: dict[str, Loader] = field(default_factory=dict[str, Loader])
+    checks: dict[str, list[Check]] = field(default_factory=dict[str, list[Check]])
+
+    def find(self, target: str | Handler) -> JobType:
+        """Return a type by its name or by its function. A bare name means the newest major. Raises DefinitionError."""
+        if callable(target):
+            found = [t for t in self.types.values() if t.handler is target]
+        else:
+            found = [t for t in self.types.values() if target in (t.name, t.name.partition("@")[0])]
+        if not found:
+            name = target if isinstance(target, str) else getattr(target, "__qualname__", "?")
+            raise DefinitionError("D-unknown", f"no job type {name}", fix=f"known: {', '.join(sorted(self.types)) or 'none'}")
+        return max(found, key=lambda t: int(t.name.partition("@")[2]))
+
+    def policies(self) -> dict[str, TypePolicy]:
+        """Return the policy of every type as the code defines it: what `benteng policy lock` writes."""
+        return {name: job_type.policy for name, job_type in sorted(self.types.items())}
+
+    def add(self, job_type: JobType) -> None:
+        """Register a type. Raises DefinitionError when the name is taken."""
+        if job_type.name in self.types:
+            raise DefinitionError("D-twice", f"job type {job_type.name} is defined twice", fix="give it another name or major")
+        self.types[job_type.name] = job_type
+
+    def add_loader(self, name: str, function: Callable[..., object]) -> None:
+        """Register an evidence loader under a name. Its first parameter is annotated with the contract it is for."""
+        if name in self.loaders:
+            raise DefinitionError("D-twice", f"evidence {name} is defined twice")
+        hints = _hints(function)
+        first = next(iter(inspect.signature(function).parameters), "")
+        model = hints.get(first)
+        if not isinstance(model, type):
+            raise DefinitionError("D-evidence", f"evidence {name} must annotate its parameter with a contract")
+        self.loaders[name] = Loader(name, function, model)
+
+    def add_check(self, target: str | Handler, needs: Iterable[str], function: Callable[..., Verdict]) -> None:
+        """Register a semantic check of a type. Raises DefinitionError when a needed loader is unknown or for another contract."""
+        job_type = self.find(target)
+        check = Check(function.__name__, function, tuple(needs))
+        for name in check.needs:
+            loader = self.loaders.get(name)
+            if loader is None or loader.model is not job_type.shape.model:
+                raise DefinitionError(
+                    "D-evidence",
+                    f"check {check.name} needs evidence {name}, which is not defined for {job_type.name}",
+                    fix=f'define it above with @app.evidence("{name}")',
+                )
+        self.checks.setdefault(job_type.name, []).append(check)
+
+    def checks_of(self, job_type: JobType) -> tuple[Check, ...]:
+        """Return the checks of a type, in the order of definition."""
+        return tuple(self.checks.get(job_type.name, ()))
+
+    def loaders_of(self, job_type: JobType) -> tuple[Loader, ...]:
+        """Return the evidence loaders that the checks of a type need, each once."""
+        names = dict.fromkeys(name for check in self.checks_of(job_type) for name in check.needs)
+        return tuple(self.loaders[name] for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an author may write in `@app.job(...)`; see `define`."""
+
+    tier: Tier = Tier.LOW
+    effect: Effect | _Undeclared = UNDECLARED
+    pool: str = POOL_DEFAULT
+    operation: tuple[str, ...] = ()
+    resources: tuple[str, ...] | None | _Undeclared = UNDECLARED
+    successors: tuple[str, ...] = ()
+    errors: Mapping[str, ErrorClass] = field(default_factory=dict[str, ErrorClass])
+    signed: bool | None = None
+    limits: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+
+    def declared(self) -> frozenset[str]:
+        """Return the names of the options that the author wrote out, for the floors."""
+        written = {"effect": self.effect, "resources": self.resources}
+        return frozenset(name for name, value in written.items() if not isinstance(value, _Undeclared))
+
+
+def define(function: Handler, name: str, options: Options) -> JobType:
+    """Build and check a job type. Raises DefinitionError naming rule, field and fix."""
+    full_name = _full_name(name or getattr(function, "__name__", ""))
+    model, parameters = _contract_of(function)
+    shape = shape_of(model, tier=options.tier, name=full_name)
+    policy = _policy(full_name, options, shape)
+    check_floors(policy, options.declared())
+    return JobType(
+        policy=policy,
+        shape=shape,
+        handler=function,
+        by_parameters=model is function,
+        wants_context=CONTEXT_PARAMETER in parameters,
+        is_async=inspect.iscoroutinefunction(function),
+    )
+
+
+@overload
+def register(registry: Registry, target: F, options: Options) -> F: ...
+@overload
+def register(registry: Registry, target: str | None, options: Options) -> Callable[[F], F]: ...
+def register(registry: Registry, target: Any, options: Options) -> Any:
+    """Decorate a function as a job type: `@app.job` with the function itself, `@app.job("name@1", ...)` with a name."""
+    if callable(target):
+        registry.add(define(target, "", options))
+        return target
+
+    def decorate(function: F) -> F:
+        registry.add(define(function, target or "", options))
+        return function
+
+    return decorate
+
+
+def _policy(name: str, options: Options, shape: Shape) -> TypePolicy:
+    tier = options.tier
+    resources = () if options.resources is None or isinstance(options.resources, _Undeclared) else options.resources
+    return TypePolicy(
+        name=name,
+        tier=tier,
+        effect=Effect.REPEATABLE if isinstance(options.effect, _Undeclared) else options.effect,
+        pool=options.pool,
+        operation=tuple(shape.path(path).dotted for path in options.operation),
+        resources=tuple(_key_path(shape, path) for path in resources),
+        artifacts=shape.artifact_paths,
+        targets=tuple(KeyPath(path.dotted, path.kind) for path in shape.target_paths),
+        successors=options.successors,
+        errors=dict(options.errors),
+        signed=tier is Tier.HIGH if options.signed is None else options.signed,
+        schema_sha256=shape.schema_digest,
+        limits=_limits(name, tier, options.limits),
+    )
+
+
+def _key_path(shape: Shape, path: str) -> KeyPath:
+    found = shape.path(path)
+    if not found.kind:
+        raise DefinitionError(
+            "D-kind",
+            "a resource must be a field whose type has a kind",
+            field=path,
+            fix='declare it as Target, or as kind("host")',
+        )
+    return KeyPath(found.dotted, found.kind)
+
+
+def _limits(name: str, tier: Tier, wanted: Mapping[str, float | None]) -> Limits:
+    base = msgspec.structs.asdict(LIMITS[tier])
+    unknown = sorted(wanted.keys() - base.keys())
+    if unknown:
+        raise DefinitionError("D-limit", f"job type {name}: no limit {unknown[0]}", fix=f"known: {', '.join(base)}")
+    try:
+        return msgspec.convert(base | dict(wanted), Limits)
+    except msgspec.ValidationError as error:
+        raise DefinitionError("D-limit", f"job type {name}: {error}") from None
+
+
+def _full_name(name: str) -> str:
+    full = name if "@" in name else f"{name}@1"
+    if not TYPE_NAME.fullmatch(full):
+        raise DefinitionError(
+            "D-name",
+            "a job type is named by dotted lower-case words and a major version",
+            fix='for example "patch.apply@1"',
+        )
+    return full
+
+
+def _contract_of(function: Handler) -> tuple[Any, list[str]]:
+    """Return what defines the contract (a model, or the function itself), and the names of the parameters."""
+    parameters = list(inspect.signature(function).parameters)
+    fields = [name for name in parameters if name != CONTEXT_PARAMETER]
+    hints = _hints(function)
+    if len(fields) == 1 and is_contract(hints.get(fields[0])):
+        return hints[fields[0]], parameters
+    return function, parameters
+
+
+def _hints(function: Callable[..., object]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise DefinitionError(
+            "D-annotation",
+            f"an annotation of {getattr(function, '__qualname__', '?')} cannot be resolved: {error.name}",
+            fix="define contracts at module level, above the function",
+        ) from None
+
+
+def _payload_parameter(function: Handler) -> str:
+    return next(name for name in inspect.signature(function).parameters if name != CONTEXT_PARAMETER)
+
+
+__all__ = ["UNDECLARED", "Context", "JobType", "Loader", "Options", "Registry", "define", "register"]
