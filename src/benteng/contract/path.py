@@ -14,7 +14,9 @@ from typing import Final, cast
 
 from benteng.contract.parser import DEFAULT_LIMITS, PayloadLimits, malformed, read
 
-_WIDE: Final = PayloadLimits(DEFAULT_LIMITS.payload_bytes_max, 32, 65_536, 65_536)
+WIDE: Final = PayloadLimits(DEFAULT_LIMITS.payload_bytes_max, 32, 65_536, 65_536)
+"""The limits for bytes that a shape has passed already: no contract allows more."""
+
 ANY_ITEM: Final = "*"
 """The path segment that stands for each item of an array or each value of a map."""
 
@@ -34,7 +36,7 @@ class FieldPath:
         return self.dotted
 
 
-def extract_from_bytes(canonical: bytes, dotted_path: str, limits: PayloadLimits = _WIDE) -> object:
+def extract_from_bytes(canonical: bytes, dotted_path: str, limits: PayloadLimits = WIDE) -> object:
     """Return the JSON value at a dotted path, read strictly. `*` gives the list of what every item holds there.
 
     Raises Malformed: the bytes are no strict JSON, or the path does not lead to a value (P-missing).
@@ -42,7 +44,7 @@ def extract_from_bytes(canonical: bytes, dotted_path: str, limits: PayloadLimits
     return value_at(read(canonical, limits), dotted_path)
 
 
-def extract_all_from_bytes(canonical: bytes, paths: Sequence[str], limits: PayloadLimits = _WIDE) -> tuple[object, ...]:
+def extract_all_from_bytes(canonical: bytes, paths: Sequence[str], limits: PayloadLimits = WIDE) -> tuple[object, ...]:
     """Return the JSON values at several paths, reading the bytes once. Raises as `extract_from_bytes`."""
     tree = read(canonical, limits)
     return tuple(value_at(tree, dotted) for dotted in paths)

@@ -34,6 +34,7 @@ from benteng.contract.node import (
 )
 from benteng.contract.parser import DEFAULT_LIMITS, PayloadLimits, clean_name, malformed, read
 from benteng.contract.path import (
+    ANY_ITEM,
     ARTIFACT,
     FieldPath,
     artifact_refs,
@@ -81,15 +82,14 @@ class Codec(Protocol):
 class Shape:
     """A compiled contract: made by `shape_of`, not changed afterwards.
 
-    `model` is the class of parsed values; for pydantic a strict class derived from the given one.
+    `model` is the class of parsed values; for pydantic their class is derived from it, and stricter.
     """
 
     def __init__(self, name: str, source: type, tier: Tier, *, codec: Codec, root: Node, limits: PayloadLimits) -> None:
         self.name = name
-        self.model = cast("type", root.type)
+        self.model = source
         self.tier = tier
         self.limits = limits
-        self._accepted = (self.model, source)
         self._codec = codec
         self._root = root
         self._places = tuple(places(root))
@@ -114,7 +114,7 @@ class Shape:
         """
         if isinstance(value, Mapping):
             value = dict(cast("Mapping[str, object]", value))
-        elif not isinstance(value, self._accepted):
+        elif not isinstance(value, self.model):
             raise malformed("P-type", "neither a mapping nor an instance of the contract")
         return self.parse(self._codec.accept(value))
 
@@ -165,6 +165,12 @@ class Shape:
         }
         return tuple(FieldPath(dotted, name, found[dotted, name]) for dotted, name in sorted(found))
 
+    @cached_property
+    def free_text(self) -> frozenset[str]:
+        """The paths of fields whose author waived D-free-text after review; items of a list have their list's path."""
+        waived = (place.path for place in self._places if "D-free-text" in place.waived)
+        return frozenset(".".join(part for part in path if part != ANY_ITEM) for path in waived)
+
     def artifacts(self, parsed: Parsed) -> tuple[tuple[str, str], ...]:
         """Return the sorted (id, sha256) of every artifact that the payload refers to."""
         return artifact_refs(_plain(parsed), self.artifact_paths)
@@ -182,7 +188,7 @@ class Shape:
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema (2020-12), with kinds, audit marks and waivers under `x-benteng`."""
-        return schema_of(self.model, self._places)
+        return schema_of(cast("type", self._root.type), self._places)
 
     @cached_property
     def schema_digest(self) -> str:
