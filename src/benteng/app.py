@@ -1,7 +1,7 @@
 """The object that users make: it defines job types, and enqueues through the one gate.
 
-Making it reads nothing and opens nothing: configuration, keys and store are reached when the first job is enqueued. In a
-zygote or a cell it stays inert (inert.py). `enqueue` may be called from several threads.
+Making it reads nothing and opens nothing: configuration, keys and store are reached when the first job is enqueued.
+In a zygote or a cell it stays inert (inert.py). `enqueue` may be called from several threads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ C = TypeVar("C", bound=Callable[..., Verdict])
 POLL_SECONDS_MAX = 0.5
 
 
-class NotCompleted(BentengError):
+class NotCompleted(BentengError):  # noqa: N818 - named by what happened, like the others
     """The job did not complete: it is cancelled, discarded or in quarantine; or the wait was not long enough."""
 
 
@@ -61,7 +61,7 @@ class Receipt:
         return found[0]
 
     def wait(self, timeout_seconds: float = 60.0) -> State:
-        """Wait until the job has ended or is in quarantine, and return its state. Raises NotCompleted at the timeout."""
+        """Wait until the job has ended or is in quarantine; return its state. Raises NotCompleted at the timeout."""
         end = time.monotonic() + timeout_seconds
         pause = 0.01
         while True:
@@ -74,7 +74,7 @@ class Receipt:
             time.sleep(pause)
             pause = min(pause * 1.5, POLL_SECONDS_MAX)
 
-    def result(self, timeout_seconds: float = 60.0) -> Any:  # noqa: ANN401 - whatever JSON the handler returned
+    def result(self, timeout_seconds: float = 60.0) -> Any:
         """Wait, and return what the handler returned, as JSON values. Raises NotCompleted when it did not complete."""
         state = self.wait(timeout_seconds)
         status = self.status()
@@ -116,7 +116,7 @@ class Benteng:
         signed: bool | None = ...,
         **limits: float | None,
     ) -> Callable[[F], F]: ...
-    def job(  # noqa: PLR0913 - the options of a job type are one flat list on purpose
+    def job(
         self,
         target: Any = None,
         /,
@@ -133,15 +133,15 @@ class Benteng:
     ) -> Any:
         """Make a function a job type: `@app.job`, or `@app.job("name@major", tier=..., ...)`.
 
-        The one parameter annotated with a Contract is the payload; at LOW the parameters may be the contract themselves.
-        A parameter `ctx` receives the Context. `limits` are the fields of `policy.Limits`. Raises DefinitionError naming
-        rule and fix for a contract, field path or option that the tier does not allow.
+        The one parameter annotated with a Contract is the payload; at LOW the parameters may be the contract
+        themselves. A parameter `ctx` receives the Context. `limits` are the fields of `policy.Limits`. Raises
+        DefinitionError naming rule and fix for a contract, field path or option that the tier does not allow.
         """
         options = Options(tier, effect, pool, operation, resources, successors, errors or {}, signed, limits)
         return register(self.registry, target, options)
 
     def evidence(self, name: str) -> Callable[[F], F]:
-        """Make a function an evidence loader: I/O allowed, time-limited. Runs at the gate, and in the cell before the start."""
+        """Make a function an evidence loader (I/O, time-limited): runs at the gate, and in the cell before a start."""
 
         def decorate(function: F) -> F:
             self.registry.add_loader(name, function)
@@ -158,7 +158,7 @@ class Benteng:
 
         return decorate
 
-    def enqueue(  # noqa: PLR0913 - what a caller may say about a job
+    def enqueue(
         self,
         job_type: str | Handler,
         payload: object = None,
@@ -171,9 +171,9 @@ class Benteng:
     ) -> Receipt:
         """Judge a job and let it in. The same operation again gives the first job's receipt.
 
-        Raises Refused naming rule, field and fix (Conflict: the operation exists with another payload); PolicyError when
-        the lock file does not have the type as the code defines it; KeyringError when it must be signed and cannot be;
-        StoreUnavailable. Whatever is raised, nothing was stored but the record of a refusal.
+        Raises Refused naming rule, field and fix (Conflict: the operation exists with another payload); PolicyError
+        when the lock file does not have the type as the code defines it; KeyringError when it must be signed and
+        cannot be; StoreUnavailable. Whatever is raised, nothing was stored but the record of a refusal.
         """
         from benteng.gate import JobSpec
 

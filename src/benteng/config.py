@@ -1,8 +1,8 @@
 """Configuration: where each value comes from, and what it is. Read once, when it is first needed.
 
-Highest first: arguments, `BENTENG_*` variables, `benteng.toml` found upwards from the working directory, defaults. Unknown
-keys are errors. Never a password in code or argv; the file may only tighten what the code declared (DESIGN section 5).
-Trust: the file's owner. One that others may write is refused.
+Highest first: arguments, `BENTENG_*` variables, `benteng.toml` found upwards from the working directory, defaults.
+Unknown keys are errors. Never a password in code or argv; the file may only tighten what the code declared (DESIGN
+section 5). Trust: the file's owner. One that others may write is refused.
 """
 
 from __future__ import annotations
@@ -143,7 +143,9 @@ def _absolute_dsn(dsn: str, root: Path) -> str:
 def _read(path: Path) -> dict[str, Any]:
     info = path.stat()
     if stat.S_IMODE(info.st_mode) & (stat.S_IWGRP | stat.S_IWOTH) or info.st_uid not in (os.getuid(), 0):
-        raise PolicyError("N-mode", f"{path.name} may be written by others", fix=f"chown it to you and: chmod go-w {path}")
+        raise PolicyError(
+            "N-mode", f"{path.name} may be written by others", fix=f"chown it to you and: chmod go-w {path}"
+        )
     if info.st_size > FILE_BYTES_MAX:
         raise PolicyError("N-size", f"{path.name} is larger than {FILE_BYTES_MAX} bytes")
     try:

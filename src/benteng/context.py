@@ -36,8 +36,8 @@ class Channel(Protocol):
 class Context:
     """Passed to a handler that has a parameter `ctx`. One for each attempt.
 
-    fence          number of this attempt; never goes back in an installation. Pass it to every system that can check it.
-    operation_key  identity of the operation (hex): pass it to every system that dedupes by key
+    fence          number of this attempt; never goes back in an installation. Pass it to every system that can check
+    it. operation_key  identity of the operation (hex): pass it to every system that dedupes by key
     attempt        which try this is, from 1
     scratch        the attempt's own directory, deleted afterwards
     log            a logger; lines are bounded, cleaned, and carry no secret

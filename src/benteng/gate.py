@@ -1,8 +1,8 @@
 """The way in. There is no other.
 
-A spec becomes a job here: strict parse, canonical bytes, operation key, references, evidence, judgement, signature, and one
-`admit`. What is refused is recorded, without any value of it, and raised as `Refused`. Replays pass the same judge.
-Trust: nothing of a spec. The store checks origin, control, policy and limits once more inside `admit`.
+A spec becomes a job here: strict parse, canonical bytes, operation key, references, evidence, judgement, signature,
+and one `admit`. What is refused is recorded, without any value of it, and raised as `Refused`. Replays pass the same
+judge. Trust: nothing of a spec. The store checks origin, control, policy and limits once more inside `admit`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import assert_never
+
+import msgspec
 
 from benteng.clock import Instant, microseconds, system_clock
 from benteng.contract import Parsed
@@ -47,7 +49,8 @@ class JobSpec:
     """What a caller wants: a type, a payload, on whose behalf, and when.
 
     payload        an instance of the contract, a mapping of its fields, or raw JSON bytes
-    delay_seconds  start no earlier than this after admission;  run_at: or no earlier than this moment (time zone required)
+    delay_seconds  start no earlier than this after admission
+    run_at         or no earlier than this moment (time zone required)
     """
 
     type: str | Handler
@@ -138,7 +141,7 @@ class Gate:
             available_at=_instant(spec.run_at),
             refs=refs_of(policy, parsed.canonical),
             policy_sha256=policy.sha256,
-            summary=job_type.shape.summary_text(parsed),
+            summary=msgspec.json.encode(job_type.shape.summary(parsed)).decode(),
         )
         return Draft(job, job_type, policy, parsed, spec.delay_seconds)
 
@@ -150,7 +153,9 @@ class Gate:
         except RuleError as error:
             return Refuse(error.rule, error.reason, error.fix)
         unsigned = replace(draft.policy, signed=False)  # what the gate is about to sign need not be signed yet
-        case = Case(draft.job, unsigned, door, shape=draft.job_type.shape, parsed=draft.parsed, checks=checks, facts=facts)
+        case = Case(
+            draft.job, unsigned, door, shape=draft.job_type.shape, parsed=draft.parsed, checks=checks, facts=facts
+        )
         return judge(case, replace(evidence, policy_sha256=None), GATE)
 
     def _policy(self, job_type: JobType) -> TypePolicy:
@@ -187,8 +192,6 @@ class Gate:
                     admissions[index] = Admission(self._finish(draft, evidence.now), State.QUARANTINED, rule, reason)
                 case Refuse() as no:
                     answers[index] = Refused(no.rule, no.reason, field=no.field, fix=no.fix, suspicious=no.suspicious)
-                case other:
-                    assert_never(other)
         return admissions
 
     def _evidence(self, drafts: Sequence[Draft]) -> list[Evidence]:
@@ -234,12 +237,12 @@ def _fact(name: str, future: concurrent.futures.Future[object]) -> object:
 
 
 def _parse(job_type: JobType, payload: object, policy: TypePolicy) -> Parsed:
-    if isinstance(payload, bytes):
-        parsed = job_type.shape.parse(payload)
-    else:
-        parsed = job_type.shape.parse_value(payload)
+    shape = job_type.shape
+    parsed = shape.parse(payload) if isinstance(payload, bytes) else shape.parse_value(payload)
     if len(parsed.canonical) > policy.limits.payload_bytes_max:
-        raise RuleError("G-size", f"the payload is larger than {policy.limits.payload_bytes_max} bytes", fix="use an artifact")
+        raise RuleError(
+            "G-size", f"the payload is larger than {policy.limits.payload_bytes_max} bytes", fix="use an artifact"
+        )
     return parsed
 
 

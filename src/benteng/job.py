@@ -1,7 +1,7 @@
 """The nouns: a job, its references, an attempt with its lease, and the grant that a claim returns.
 
-All are frozen values. A job carries references and exact payload bytes, never commands, paths or secrets; its digest and
-operation key are computed from those bytes, so that every door can compute them again (DESIGN sections 1, 3).
+All are frozen values. A job carries references and exact payload bytes, never commands, paths or secrets; its digest
+and operation key are computed from those bytes, so that every door can compute them again (DESIGN sections 1, 3).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Job:
     type             `name@major`
     available_at     not before this instant; 0: at once
     expires_at       not started after this instant; 0: never expires
-    origin           the login or key that the store authenticated; the gate's value is only believed if the store agrees
-    actor            on whose behalf, as `svc:deployer` or `user:ana`
+    origin           the login or key that the store authenticated; the gate's value is only believed if the store
+    agrees actor            on whose behalf, as `svc:deployer` or `user:ana`
     request_id       correlation id of the caller
     payload          canonical bytes of the contract; payload_sha256 is their digest (hex)
     operation_key    identity of the operation (hex): see `operation_key`

@@ -133,7 +133,7 @@ FREED_BEFORE_START: frozenset[QuarantineReason] = frozenset({QuarantineReason.RE
 """Quarantine reasons that free the key of a job that never started; every other reason keeps it reserved."""
 
 
-class IllegalTransition(BentengError):
+class IllegalTransition(BentengError):  # noqa: N818 - named by what happened, like the others
     """A (state, event) pair that the life cycle does not have. Always a fault of ours, never of the input."""
 
 

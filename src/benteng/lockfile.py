@@ -1,7 +1,7 @@
 """`benteng.lock` on disk, and the same data as rows of the ledger's `job_type`.
 
-The file is reviewed in the repository and read on each host; the rows are for the store's own checks. Writing is atomic: a
-reader sees the old file or the new one.
+The file is reviewed in the repository and read on each host; the rows are for the store's own checks. Writing is
+atomic: a reader sees the old file or the new one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def write(path: Path, types: Mapping[str, TypePolicy]) -> None:
 
 def to_rows(types: Mapping[str, TypePolicy]) -> list[TypeRow]:
     """Return the rows of `job_type` for policies."""
-    return [TypeRow(name, msgspec.json.encode(policy, order="sorted"), policy.sha256) for name, policy in sorted(types.items())]
+    return [
+        TypeRow(name, msgspec.json.encode(policy, order="sorted"), policy.sha256)
+        for name, policy in sorted(types.items())
+    ]
 
 
 def from_rows(rows: Iterable[TypeRow]) -> dict[str, TypePolicy]:

@@ -1,7 +1,7 @@
 """Open what a configuration names: the gate, the keys, and in `dev` the policies by themselves, aloud.
 
-In `prod` nothing happens by itself: a type that is not in the reviewed lock file, or whose row in the ledger differs, stops
-the start and names the command.
+In `prod` nothing happens by itself: a type that is not in the reviewed lock file, or whose row in the ledger differs,
+stops the start and names the command.
 """
 
 from __future__ import annotations
@@ -56,11 +56,15 @@ def settle_policies(config: Config, code: Mapping[str, TypePolicy], say: Say) ->
     if config.environment is Environment.DEV:
         return _settle_dev(config, code, say)
     locked = lockfile.read(config.lock)
-    _refuse_difference("the lock file", {name: locked[name] for name in code if name in locked}, code, "benteng policy lock")
+    _refuse_difference(
+        "the lock file", {name: locked[name] for name in code if name in locked}, code, "benteng policy lock"
+    )
     _refuse_pending(code)
     with closing(open_operator(dsn_of(config), environment=config.environment.value)) as operator:
         ledger = lockfile.from_rows(operator.types())
-    _refuse_difference("the ledger", {name: ledger[name] for name in code if name in ledger}, code, "benteng policy apply")
+    _refuse_difference(
+        "the ledger", {name: ledger[name] for name in code if name in ledger}, code, "benteng policy apply"
+    )
     return locked
 
 
@@ -77,7 +81,7 @@ def _settle_dev(config: Config, code: Mapping[str, TypePolicy], say: Say) -> dic
 
 
 def apply_policies(config: Config, policies: Mapping[str, TypePolicy], say: Say) -> list[str]:
-    """Write policies into the ledger's `job_type`; return the names that changed. Raises NeedsAction at HIGH in `prod`."""
+    """Write policies into the ledger's `job_type`; return what changed. Raises NeedsAction at HIGH in `prod`."""
     with closing(open_operator(dsn_of(config), environment=config.environment.value)) as operator:
         ledger = {row.name: row.sha256 for row in operator.types()}
         rows = [row for row in lockfile.to_rows(policies) if ledger.get(row.name) != row.sha256]
@@ -88,7 +92,9 @@ def apply_policies(config: Config, policies: Mapping[str, TypePolicy], say: Say)
     return changed
 
 
-def _refuse_difference(where: str, reviewed: Mapping[str, TypePolicy], code: Mapping[str, TypePolicy], fix: str) -> None:
+def _refuse_difference(
+    where: str, reviewed: Mapping[str, TypePolicy], code: Mapping[str, TypePolicy], fix: str
+) -> None:
     lines = differences(reviewed, code)
     if lines:
         raise PolicyError("L-differs", f"{where} differs from the code: {lines[0]}", fix=f"run: {fix}")

@@ -79,7 +79,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The cell died with this attempt in it. `shared`: other attempts were in the same cell, so it may not be to blame."""
+    """The cell died with this attempt in it. `shared`: others were in the same cell, so it may not be to blame."""
 
     how: str
     shared: bool = False
@@ -104,18 +104,7 @@ class Judged:
     verdict: Hold | Divert | Refuse
 
 
-Outcome = (
-    Completed
-    | Transient
-    | Permanent
-    | Suspicious
-    | Snoozed
-    | Interrupted
-    | Crashed
-    | Lost
-    | Unstarted
-    | Judged
-)
+Outcome = Completed | Transient | Permanent | Suspicious | Snoozed | Interrupted | Crashed | Lost | Unstarted | Judged
 
 ERRORS: dict[str, ErrorClass] = {
     "builtins.MemoryError": ErrorClass.TRANSIENT,
@@ -127,7 +116,7 @@ ERRORS: dict[str, ErrorClass] = {
     "benteng.errors.Malformed": ErrorClass.PERMANENT,
     "benteng.errors.EnvelopeError": ErrorClass.SUSPICIOUS,
 }
-"""Qualified exception name -> class, looked up along the exception's bases, most derived first. A job type adds its own."""
+"""Qualified exception name -> class, looked up along its bases, most derived first. A job type adds its own."""
 
 
 def classify(raised: BaseException, table: Mapping[str, ErrorClass], text: str) -> Outcome:

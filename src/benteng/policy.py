@@ -1,8 +1,8 @@
 """What a job type is allowed: tiers, effects, limits, floors, and the lock file that people review.
 
-A `TypePolicy` is data. It is written to `benteng.lock` for review, put into the store's `job_type` table, and obeyed from
-the lock file of the supervisor's own host: never from what running code says about itself (DESIGN section 2). A type
-below its tier's floor is refused when it is defined. Every limit of benteng that concerns a job is here.
+A `TypePolicy` is data. It is written to `benteng.lock` for review, put into the store's `job_type` table, and obeyed
+from the lock file of the supervisor's own host: never from what running code says about itself (DESIGN section 2). A
+type below its tier's floor is refused when it is defined. Every limit of benteng that concerns a job is here.
 """
 
 from __future__ import annotations
@@ -133,6 +133,20 @@ class TypePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return self.tier is Tier.HIGH
 
 
+ATTEMPTS_CAP = {Tier.LOW: 25, Tier.MEDIUM: 25, Tier.HIGH: 5}
+CRASHES_CAP = 10
+HANDBACKS_CAP = 100
+SNOOZES_CAP = 1_000
+SNOOZE_SECONDS_CAP = 7 * DAY_SECONDS
+BACKOFF_SECONDS_FLOOR = 0.05
+LEASE_SECONDS_CAP = 3_600
+GRACE_SECONDS_CAP = 60
+BYTES_CAP = 65_536
+MEMORY_BYTES = (64 << 20, 64 << 30)
+OPEN_FILES = (16, 4_096)
+EXPIRES_SECONDS_CAP = 7 * DAY_SECONDS
+
+
 @dataclass(frozen=True, slots=True)
 class Floor:
     """One rule that a type must not fall below. `holds` is asked with the policy and what its author wrote out."""
@@ -178,22 +192,22 @@ FLOORS: tuple[Floor, ...] = (
         "F-attempts",
         "attempts are bounded: 25 at LOW and MEDIUM, 5 at HIGH",
         "lower attempts_max",
-        lambda p, _: 1 <= p.limits.attempts_max <= (5 if p.tier is Tier.HIGH else 25),
+        lambda p, _: 1 <= p.limits.attempts_max <= ATTEMPTS_CAP[p.tier],
     ),
     Floor(
         "F-crashes",
         "crashes are bounded: 1 to 10, and no more than attempts",
         "lower crashes_max",
-        lambda p, _: 1 <= p.limits.crashes_max <= min(10, p.limits.attempts_max),
+        lambda p, _: 1 <= p.limits.crashes_max <= min(CRASHES_CAP, p.limits.attempts_max),
     ),
     Floor(
         "F-returns",
         "free returns and snoozes are bounded: at most 100 hand-backs and 1000 snoozes of at most 7 days",
         "lower handbacks_max, snoozes_max or snooze_seconds_max",
         lambda p, _: (
-            0 <= p.limits.handbacks_max <= 100
-            and 0 <= p.limits.snoozes_max <= 1000
-            and 0 < p.limits.snooze_seconds_max <= 7 * DAY_SECONDS
+            0 <= p.limits.handbacks_max <= HANDBACKS_CAP
+            and 0 <= p.limits.snoozes_max <= SNOOZES_CAP
+            and 0 < p.limits.snooze_seconds_max <= SNOOZE_SECONDS_CAP
         ),
     ),
     Floor(
@@ -201,7 +215,7 @@ FLOORS: tuple[Floor, ...] = (
         "a retry waits: 0.05 s <= backoff min <= max <= 1 day, base above 0",
         "set backoff_seconds_min, backoff_seconds_base and backoff_seconds_max in that range",
         lambda p, _: (
-            0.05 <= p.limits.backoff_seconds_min <= p.limits.backoff_seconds_max <= DAY_SECONDS
+            BACKOFF_SECONDS_FLOOR <= p.limits.backoff_seconds_min <= p.limits.backoff_seconds_max <= DAY_SECONDS
             and p.limits.backoff_seconds_base > 0
         ),
     ),
@@ -210,32 +224,32 @@ FLOORS: tuple[Floor, ...] = (
         "a lease lasts 1 s to 1 hour, an attempt at most a day, a grace at most 60 s",
         "set lease_seconds, run_seconds_max and grace_seconds in that range",
         lambda p, _: (
-            1 <= p.limits.lease_seconds <= 3600
+            1 <= p.limits.lease_seconds <= LEASE_SECONDS_CAP
             and 0 < p.limits.run_seconds_max <= DAY_SECONDS
-            and 0 <= p.limits.grace_seconds <= 60
+            and 0 <= p.limits.grace_seconds <= GRACE_SECONDS_CAP
         ),
     ),
     Floor(
         "F-bytes",
         "payload and result are at most 64 KiB; bigger data is an artifact",
         "lower payload_bytes_max or result_bytes_max",
-        lambda p, _: 0 < p.limits.payload_bytes_max <= 65_536 and 0 < p.limits.result_bytes_max <= 65_536,
+        lambda p, _: 0 < p.limits.payload_bytes_max <= BYTES_CAP and 0 < p.limits.result_bytes_max <= BYTES_CAP,
     ),
     Floor(
         "F-cell",
         "a cell has bounds: 64 MiB to 64 GiB of memory, files up to 64 GiB, 16 to 4096 open files",
         "set memory_bytes_max, file_bytes_max and open_files_max in that range",
         lambda p, _: (
-            64 << 20 <= p.limits.memory_bytes_max <= 64 << 30
-            and 0 <= p.limits.file_bytes_max <= 64 << 30
-            and 16 <= p.limits.open_files_max <= 4096
+            MEMORY_BYTES[0] <= p.limits.memory_bytes_max <= MEMORY_BYTES[1]
+            and 0 <= p.limits.file_bytes_max <= MEMORY_BYTES[1]
+            and OPEN_FILES[0] <= p.limits.open_files_max <= OPEN_FILES[1]
         ),
     ),
     Floor(
         "F-expires",
         "a HIGH job is valid for at most 7 days",
         "set expires_seconds between 1 and 604800",
-        lambda p, _: p.tier is not Tier.HIGH or 1 <= p.limits.expires_seconds <= 7 * DAY_SECONDS,
+        lambda p, _: p.tier is not Tier.HIGH or 1 <= p.limits.expires_seconds <= EXPIRES_SECONDS_CAP,
     ),
     Floor(
         "F-keep",

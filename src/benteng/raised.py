@@ -1,7 +1,7 @@
 """What a handler raises to say how its attempt ended, when it did not simply return.
 
-Anything else that a handler raises is classified by the table of names of its job type, and otherwise is transient for a
-`repeatable` type and uncertain for a `once` type (DESIGN section 3, "Effect").
+Anything else that a handler raises is classified by the table of names of its job type, and otherwise is transient
+for a `repeatable` type and uncertain for a `once` type (DESIGN section 3, "Effect").
 """
 
 from __future__ import annotations

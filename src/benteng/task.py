@@ -1,12 +1,13 @@
 """Job types: what a function becomes when it is decorated, and the registry that knows them.
 
-Everything that can be wrong about a type is found here, when it is defined: its name, its contract, its field paths, its
-floors. The registry holds no credential and reaches no store, so that gate and cell can share it.
+Everything that can be wrong about a type is found here, when it is defined: its name, its contract, its field paths,
+its floors. The registry holds no credential and reaches no store, so that gate and cell can share it.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, get_type_hints, overload
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeVar, get_type_hints, overload
 import msgspec
 
 from benteng.context import Context
-from benteng.contract import Shape, is_contract, shape_of
+from benteng.contract import Parsed, Shape, shape_of
 from benteng.errors import DefinitionError
 from benteng.guard.case import Check
 from benteng.job import TYPE_NAME
@@ -63,11 +64,11 @@ class JobType:
         """`name@major`."""
         return self.policy.name
 
-    def arguments(self, value: object) -> dict[str, object]:
+    def arguments(self, parsed: Parsed) -> dict[str, object]:
         """Return the keyword arguments of the handler, without `ctx`, for a parsed payload."""
-        if not self.by_parameters:
-            return {_payload_parameter(self.handler): value}
-        return {name: getattr(value, name) for name in value.__struct_fields__}  # type: ignore[attr-defined]  # a Struct
+        if self.by_parameters:
+            return self.shape.arguments(parsed)
+        return {_payload_parameter(self.handler): parsed.value}
 
 
 @dataclass(slots=True)
@@ -86,7 +87,9 @@ class Registry:
             found = [t for t in self.types.values() if target in (t.name, t.name.partition("@")[0])]
         if not found:
             name = target if isinstance(target, str) else getattr(target, "__qualname__", "?")
-            raise DefinitionError("D-unknown", f"no job type {name}", fix=f"known: {', '.join(sorted(self.types)) or 'none'}")
+            raise DefinitionError(
+                "D-unknown", f"no job type {name}", fix=f"known: {', '.join(sorted(self.types)) or 'none'}"
+            )
         return max(found, key=lambda t: int(t.name.partition("@")[2]))
 
     def policies(self) -> dict[str, TypePolicy]:
@@ -96,7 +99,9 @@ class Registry:
     def add(self, job_type: JobType) -> None:
         """Register a type. Raises DefinitionError when the name is taken."""
         if job_type.name in self.types:
-            raise DefinitionError("D-twice", f"job type {job_type.name} is defined twice", fix="give it another name or major")
+            raise DefinitionError(
+                "D-twice", f"job type {job_type.name} is defined twice", fix="give it another name or major"
+            )
         self.types[job_type.name] = job_type
 
     def add_loader(self, name: str, function: Callable[..., object]) -> None:
@@ -111,7 +116,7 @@ class Registry:
         self.loaders[name] = Loader(name, function, model)
 
     def add_check(self, target: str | Handler, needs: Iterable[str], function: Callable[..., Verdict]) -> None:
-        """Register a semantic check of a type. Raises DefinitionError when a needed loader is unknown or for another contract."""
+        """Register a semantic check of a type. Raises DefinitionError when a loader is not for its contract."""
         job_type = self.find(target)
         check = Check(function.__name__, function, tuple(needs))
         for name in check.needs:
@@ -142,7 +147,7 @@ class Options:
     effect: Effect | _Undeclared = UNDECLARED
     pool: str = POOL_DEFAULT
     operation: tuple[str, ...] = ()
-    resources: tuple[str, ...] | None | _Undeclared = UNDECLARED
+    resources: tuple[str, ...] | _Undeclared | None = UNDECLARED
     successors: tuple[str, ...] = ()
     errors: Mapping[str, ErrorClass] = field(default_factory=dict[str, ErrorClass])
     signed: bool | None = None
@@ -198,7 +203,7 @@ def _policy(name: str, options: Options, shape: Shape) -> TypePolicy:
         pool=options.pool,
         operation=tuple(shape.path(path).dotted for path in options.operation),
         resources=tuple(_key_path(shape, path) for path in resources),
-        artifacts=shape.artifact_paths,
+        artifacts=tuple(path.dotted for path in shape.artifact_paths),
         targets=tuple(KeyPath(path.dotted, path.kind) for path in shape.target_paths),
         successors=options.successors,
         errors=dict(options.errors),
@@ -209,14 +214,7 @@ def _policy(name: str, options: Options, shape: Shape) -> TypePolicy:
 
 
 def _key_path(shape: Shape, path: str) -> KeyPath:
-    found = shape.path(path)
-    if not found.kind:
-        raise DefinitionError(
-            "D-kind",
-            "a resource must be a field whose type has a kind",
-            field=path,
-            fix='declare it as Target, or as kind("host")',
-        )
+    found = shape.resource(path)
     return KeyPath(found.dotted, found.kind)
 
 
@@ -247,9 +245,18 @@ def _contract_of(function: Handler) -> tuple[Any, list[str]]:
     parameters = list(inspect.signature(function).parameters)
     fields = [name for name in parameters if name != CONTEXT_PARAMETER]
     hints = _hints(function)
-    if len(fields) == 1 and is_contract(hints.get(fields[0])):
+    if len(fields) == 1 and _is_model(hints.get(fields[0])):
         return hints[fields[0]], parameters
     return function, parameters
+
+
+def _is_model(annotation: object) -> bool:
+    if not isinstance(annotation, type):
+        return False
+    pydantic = sys.modules.get("pydantic")  # a pydantic model exists only where pydantic is loaded
+    return issubclass(annotation, msgspec.Struct) or (
+        pydantic is not None and issubclass(annotation, pydantic.BaseModel)
+    )
 
 
 def _hints(function: Callable[..., object]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The guards: pure functions (case, evidence) -> Verdict, in a fixed order, the same at every door.
 
-`judge` stops at the first verdict that is not Admit. A guard that raises has refused: a bug in a check must never let a job
-through (measured: validators written as middleware fail open in other queues, reference/ux.md F1).
+`judge` stops at the first verdict that is not Admit. A guard that raises has refused: a bug in a check must never let
+a job through (measured: validators written as middleware fail open in other queues, reference/ux.md F1).
 Trust: the payload is hostile until `schema` admitted it; the columns of a job are hostile until `integrity` did.
 """
 

@@ -1,4 +1,4 @@
-"""Access: the origin may speak for the actor, and the actor may run the type on each target (seed, "aksi diizinkan")."""
+"""Access: the origin speaks for the actor, who may run the type on each target (seed, "aksi diizinkan")."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from benteng.verdict import ADMIT, Refuse, Verdict
 def access(case: Case, evidence: Evidence) -> Verdict:
     """Refuse an origin that may not speak for the actor; above LOW also an actor or a target outside the access rule.
 
-    A target outside the rule is suspicious: an honest producer does not send one by mistake (seed, "target di luar whitelist").
+    A target outside the rule is suspicious: an honest producer does not send one by mistake (seed, "target di luar
+    whitelist").
     """
     job = case.job
     if not evidence.speaks:
@@ -19,7 +20,9 @@ def access(case: Case, evidence: Evidence) -> Verdict:
     if case.policy.tier is Tier.LOW:
         return ADMIT
     if not job.actor:
-        return Refuse("X-actor", "a job above LOW names its actor", 'pass actor="svc:..." or actor="user:..."', field="actor")
+        return Refuse(
+            "X-actor", "a job above LOW names its actor", 'pass actor="svc:..." or actor="user:..."', field="actor"
+        )
     if evidence.denied_targets:
         return Refuse(
             "X-target",

@@ -1,4 +1,4 @@
-"""Approval: every artifact that the job names is registered, has that digest, and is approved now (seed, "Integritas")."""
+"""Approval: every artifact that a job names is registered with that digest and approved (seed, "Integritas")."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
 """Integrity: what stands beside the payload follows from the payload and from the signature.
 
-References, operation key and digest are computed again from the canonical bytes by the field paths of the reviewed policy,
-and each signed claim must equal its column. Whatever differs did not come from an honest gate: suspicious, before any
-cell starts (DESIGN section 3, "Identity and order").
+References, operation key and digest are computed again from the canonical bytes by the field paths of the reviewed
+policy, and each signed claim must equal its column. Whatever differs did not come from an honest gate: suspicious,
+before any cell starts (DESIGN section 3, "Identity and order").
 """
 
 from __future__ import annotations
 
-from benteng.contract import extract_from_bytes
+from benteng.contract import FieldPath, PayloadLimits, artifact_refs, extract_all_from_bytes, resource_keys
+from benteng.contract.parser import read
+from benteng.contract.path import ARTIFACT
 from benteng.envelope import JobClaims, match
 from benteng.errors import EnvelopeError, RuleError
 from benteng.evidence import Evidence
@@ -16,12 +18,17 @@ from benteng.job import RESOURCES_MAX, ArtifactRef, Job, Refs, operation_key, ow
 from benteng.policy import KeyPath, Tier, TypePolicy
 from benteng.verdict import ADMIT, Refuse, Verdict
 
+WIDE = PayloadLimits(65_536, 32, 65_536, 65_536)
+"""Bounds for reading a payload without its contract: as wide as any contract may be."""
+
 
 def integrity(case: Case, evidence: Evidence) -> Verdict:
     """Refuse, as suspicious, a job whose columns do not follow from its payload and its signed claims."""
     job, policy = case.job, case.policy
     if evidence.policy_sha256 is not None and evidence.policy_sha256 != policy.sha256:
-        return Refuse("G-policy", f"the ledger's policy of {job.type} is not the reviewed one", "run: benteng policy apply")
+        return Refuse(
+            "G-policy", f"the ledger's policy of {job.type} is not the reviewed one", "run: benteng policy apply"
+        )
     if sha256_hex(job.payload) != job.payload_sha256:
         return _forged("payload_sha256")
     if identity_of(policy, job.id, job.payload) != job.operation_key:
@@ -32,20 +39,26 @@ def integrity(case: Case, evidence: Evidence) -> Verdict:
 
 
 def identity_of(policy: TypePolicy, job_id: str, payload: bytes) -> str:
-    """Return the operation key of a payload under a policy. Raises RuleError when a declared path is not there."""
+    """Return the operation key of a payload under a policy. Raises Malformed when a declared path is not there."""
     if not policy.operation:
         return own_operation_key(job_id)
-    return operation_key(policy.name, {path: extract_from_bytes(payload, path) for path in policy.operation})
+    values = extract_all_from_bytes(payload, policy.operation)
+    return operation_key(policy.name, dict(zip(policy.operation, values, strict=True)))
 
 
 def refs_of(policy: TypePolicy, payload: bytes) -> Refs:
     """Return the references that a payload makes under a policy. Raises RuleError when one is not of its form."""
-    resources = _keys(payload, policy.resources)
+    if not (policy.artifacts or policy.targets or policy.resources):
+        return Refs()
+    tree = read(payload, WIDE)
+    resources = resource_keys(tree, _paths(policy.resources))
     if len(resources) > RESOURCES_MAX:
-        raise RuleError("G-resources", f"{len(resources)} resources, at most {RESOURCES_MAX}", fix="fan out into several jobs")
+        reason = f"{len(resources)} resources, at most {RESOURCES_MAX}"
+        raise RuleError("G-resources", reason, fix="fan out into several jobs")
+    artifacts = artifact_refs(tree, [FieldPath(path, ARTIFACT, None) for path in policy.artifacts])
     return Refs(
-        artifacts=tuple(sorted({_artifact(extract_from_bytes(payload, path), path) for path in policy.artifacts})),
-        targets=_keys(payload, policy.targets),
+        artifacts=tuple(ArtifactRef(artifact_id, digest) for artifact_id, digest in artifacts),
+        targets=resource_keys(tree, _paths(policy.targets)),
         resources=resources,
     )
 
@@ -80,7 +93,9 @@ def claims_match(claims: JobClaims, job: Job, policy: TypePolicy) -> None:
 def _signature(case: Case) -> Verdict:
     if case.claims is None:
         if case.policy.signed:
-            return Refuse("G-unsigned", "a job of this type must be signed", "make keys with: benteng init", suspicious=True)
+            return Refuse(
+                "G-unsigned", "a job of this type must be signed", "make keys with: benteng init", suspicious=True
+            )
         return ADMIT
     try:
         claims_match(case.claims, case.job, case.policy)
@@ -89,24 +104,8 @@ def _signature(case: Case) -> Verdict:
     return ADMIT
 
 
-def _keys(payload: bytes, paths: tuple[KeyPath, ...]) -> tuple[str, ...]:
-    found = {f"{key.kind}:{value}" for key in paths for value in _texts(extract_from_bytes(payload, key.path), key.path)}
-    return tuple(sorted(found))
-
-
-def _texts(value: object, path: str) -> list[str]:
-    values: list[object] = list(value) if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownArgumentType] - JSON
-    if not all(isinstance(item, str) for item in values):
-        raise RuleError("G-key", "a resource or target must be text", field=path)
-    return [str(item) for item in values]
-
-
-def _artifact(value: object, path: str) -> ArtifactRef:
-    match value:
-        case {"id": str() as artifact_id, "sha256": str() as digest}:
-            return ArtifactRef(artifact_id, digest)
-        case _:
-            raise RuleError("G-artifact", "an artifact reference is an id and a sha256", field=path)
+def _paths(keys: tuple[KeyPath, ...]) -> list[FieldPath]:
+    return [FieldPath(key.path, key.kind, None) for key in keys]
 
 
 def _forged(field: str) -> Refuse:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 
@@ -17,7 +18,9 @@ from benteng.guard.case import Case
 from benteng.policy import Tier
 from benteng.verdict import ADMIT, Refuse, Verdict
 
-LOADED = re.compile(r"\$[({]|`|\.\.[/\\]|\{\{|\{%|<%|<script|&&|\|\||;\s*(?:rm|curl|wget|sh|bash|drop)\b|%00|%2e%2e", re.IGNORECASE)
+LOADED = re.compile(
+    r"\$[({]|`|\.\.[/\\]|\{\{|\{%|<%|<script|&&|\|\||;\s*(?:rm|curl|wget|sh|bash|drop)\b|%00|%2e%2e", re.IGNORECASE
+)
 """Syntax of shells, templates, SQL and paths that references never contain. No nested quantifiers: linear time."""
 
 
@@ -40,14 +43,11 @@ def security(case: Case, evidence: Evidence) -> Verdict:
 
 
 def _strings(path: str, value: object) -> Iterator[tuple[str, str]]:
-    match value:
-        case str():
-            yield path, value
-        case dict():
-            for key, item in value.items():
-                yield from _strings(f"{path}.{key}" if path else str(key), item)
-        case list():
-            for item in value:
-                yield from _strings(path, item)
-        case _:
-            return
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, object]", value).items():
+            yield from _strings(f"{path}.{key}" if path else key, item)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from _strings(path, item)

@@ -1,9 +1,9 @@
 """The store contract: one protocol per facet, and the promise of each verb.
 
-One verb is one transaction, and it writes its own audit records: there is no `audit()` to forget. Facets are roles: whoever
-opens one facet cannot call the verbs of another (DESIGN section 2, "Facets are roles"). Every store keeps the same promises;
-`benteng.testing.conformance` is the suite that says so. All verbs raise StoreUnavailable when the store cannot be
-reached or written, and then nothing of the verb has happened, unless its docstring says otherwise.
+One verb is one transaction, and it writes its own audit records: there is no `audit()` to forget. Facets are roles:
+whoever opens one facet cannot call the verbs of another (DESIGN section 2, "Facets are roles"). Every store keeps the
+same promises; `benteng.testing.conformance` is the suite that says so. All verbs raise StoreUnavailable when the store
+cannot be reached or written, and then nothing of the verb has happened, unless its docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -67,20 +67,23 @@ class Producer(Store, Protocol):
         """Let judged jobs in and record what the gate refused; one receipt for each admission, in order.
 
         One operation row for each job. Of all callers with one operation key exactly one is admitted and the others get
-        ITS receipt (duplicate), or conflict if payload digest or origin differ; also when they race. Control, the type's
-        policy digest and limits, the origin (must equal the store's own) and whether it may speak for the actor are
-        checked again inside. One refused row never stops the batch. Refusals are tallied by (origin, type, rule) and, beyond
-        a rate, aggregated into one audit record, so that a flood cannot fill the disk.
+        ITS receipt (duplicate), or conflict if payload digest or origin differ; also when they race. Control, the
+        type's policy digest and limits, the origin (must equal the store's own) and whether it may speak for the
+        actor are checked again inside. One refused row never stops the batch. Refusals are tallied by (origin, type,
+        rule) and, beyond a rate, aggregated into one audit record, so that a flood cannot fill the disk.
         """
         ...
 
     def status(self, job_ids: Sequence[str]) -> list[Status]:
-        """Return the jobs of the caller's own origin among those asked; others are left out as if they did not exist."""
+        """Return the jobs of the caller's own origin among those asked; others are left out."""
         ...
 
     def cancel(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
-        """Cancel jobs of the caller's own origin. Not running: cancelled, and the key freed if it never started.
-        Running: the flag that `extend` returns. Ids that are unknown, foreign or terminal are left out."""
+        """Cancel jobs of the caller's own origin.
+
+        Not running: cancelled, and the key freed if it never started. Running: the flag that `extend` returns. Ids that
+        are unknown, foreign or terminal are left out.
+        """
         ...
 
 
@@ -95,31 +98,35 @@ class Consumer(Store, Protocol):
         """Start up to n ready jobs of the pool whose type is accepted, by (priority, due, admission).
 
         Never more than n; n if n can start. Each spends one attempt, gets a fence that rises per installation and per
-        resource, a secret token and a lease. Resources all or none: a job with a busy one is parked `blocked` and spends
-        nothing. Types, pools and origins under a closed switch do not start. Expired jobs are quarantined. A row that
-        cannot be decoded is quarantined alone as undecodable. Fresh evidence comes along.
+        resource, a secret token and a lease. Resources all or none: a job with a busy one is parked `blocked` and
+        spends nothing. Types, pools and origins under a closed switch do not start. Expired jobs are quarantined. A
+        row that cannot be decoded is quarantined alone as undecodable. Fresh evidence comes along.
         """
         ...
 
     def extend(self, leases: Sequence[LeaseProof], progress: Sequence[str] = ()) -> list[Extension]:
-        """Renew leases; one answer for each, in order. Lost: not running under this proof, or already past its lease.
-        `progress` is empty or one cleaned text for each lease."""
+        """Renew leases; one answer for each, in order.
+
+        Lost: not running under this proof, or already past its lease. `progress` is empty or one cleaned text for each.
+        """
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """Say how attempts ended; return those that were accepted.
 
-        Compare-and-set on (id, fence, token, running) for each; an id not returned was fenced off: nothing of it happened,
-        except an audit record of the stale try. The store enforces attempts, crashes, hand-backs, snoozes and backoff bounds
-        itself. A cancel asked for wins over going back. The same id twice in a batch: the first counts. Releases wake the
-        next claimable job of each resource. Successors are admitted by the same commit, only those the parent's policy
-        lists, of at most its tier, by its actor; HIGH ones enter held.
+        Compare-and-set on (id, fence, token, running) for each; an id not returned was fenced off: nothing of it
+        happened, except an audit record of the stale try. The store enforces attempts, crashes, hand-backs, snoozes
+        and backoff bounds itself. A cancel asked for wins over going back. The same id twice in a batch: the first
+        counts. Releases wake the next claimable job of each resource. Successors are admitted by the same commit,
+        only those the parent's policy lists, of at most its tier, by its actor; HIGH ones enter held.
         """
         ...
 
     def turn(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
-        """Settle, then claim up to n (n may be 0). May be one transaction where that is safe; a settlement that was
-        accepted stays accepted when the claim fails."""
+        """Settle, then claim up to n (n may be 0); may be one transaction where that is safe.
+
+        A settlement that was accepted stays accepted when the claim fails.
+        """
         ...
 
 
@@ -132,20 +139,22 @@ class Keeper(Store, Protocol):
 
     def reclaim(self, n: int) -> list[Reclaimed]:
         """Take back up to n running jobs whose lease ran out: by lease only, never by elapsed time.
+
         `once` is quarantined as uncertain (resources closed at HIGH); else ready, the crash counted, or quarantined as
-        crashed when the budget is used up, or cancelled when that was asked."""
+        crashed when the budget is used up, or cancelled when that was asked.
+        """
         ...
 
     def stage(self, n: int) -> Staged:
-        """Make up to n due jobs ready, expire those past `expires_at`, and wake blocked jobs whose resources are free."""
+        """Make up to n due jobs ready, expire those past `expires_at`, wake blocked jobs whose resources are free."""
         ...
 
     def tighten(self, control: Control) -> None:
-        """Set a switch to a stricter mode. After it returns no job starts that the switch forbids. Looser: PolicyError."""
+        """Set a switch to a stricter mode: after it returns no job starts that it forbids. Looser: PolicyError."""
         ...
 
     def purge(self, n: int) -> int:
-        """Drop up to n results past their retention and completed operations past theirs; return how many rows changed."""
+        """Drop up to n results and completed operations past their retention; return how many rows changed."""
         ...
 
 
@@ -181,18 +190,26 @@ class Operator(Store, Protocol):
         ...
 
     def discard(self, job_ids: Sequence[str], reason: str, *, free: bool = False) -> list[Cancelled]:
-        """Give up quarantined jobs: a state, never a delete. A job that never started frees its key; one that did keeps
-        it, unless `free`, which at HIGH is NeedsAction. An uncertain job must be resolved instead (PolicyError)."""
+        """Give up quarantined jobs: a state, never a delete.
+
+        A job that never started frees its key; one that did keeps it, unless `free`, which at HIGH is NeedsAction. An
+        uncertain job must be resolved instead (PolicyError).
+        """
         ...
 
     def resolve(self, job_id: str, *, happened: bool, reason: str) -> Cancelled:
-        """Say whether the effect of an uncertain job happened: completed, or discarded with its key freed. Opens its
-        resources. NeedsAction at HIGH outside `dev`."""
+        """Say whether the effect of an uncertain job happened: completed, or discarded with its key freed.
+
+        Opens its resources. NeedsAction at HIGH outside `dev`.
+        """
         ...
 
     def replay(self, replay: Replay) -> Cancelled:
-        """Bring a quarantined job back, re-judged: generation + 1, a new attempt budget, the same operation (reserved
-        again; PolicyError naming the job when another took the key). Uncertain or unclassified-suspicious jobs: PolicyError."""
+        """Bring a quarantined job back, re-judged: generation + 1, a new attempt budget, the same operation.
+
+        Its key is reserved again; PolicyError naming the job when another took it. Uncertain or unclassified-suspicious
+        jobs: PolicyError.
+        """
         ...
 
     def evidence(self, questions: Sequence[Question]) -> list[Evidence]:

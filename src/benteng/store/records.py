@@ -1,7 +1,7 @@
 """The values that cross the seam between benteng and its stores: requests in, answers out. No behaviour.
 
-Every time is an `Instant` of the store's clock, every duration is seconds. Text that a person or a handler wrote arrives
-here already cleaned and bounded (redact.py).
+Every time is an `Instant` of the store's clock, every duration is seconds. Text that a person or a handler wrote
+arrives here already cleaned and bounded (redact.py).
 """
 
 from __future__ import annotations
