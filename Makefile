@@ -30,7 +30,7 @@ check: env ## all that must hold before a commit: format, lint, types, layers, d
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/docs.py --check
-	$(BIN)/python scripts/lock.py --check
+	$(BIN)/python -m scripts.lock --check
 	$(BIN)/python scripts/lengths.py
 	$(MAKE) --no-print-directory test
 
@@ -55,4 +55,4 @@ layers: env ## import-linter: layers and security contracts
 	$(BIN)/lint-imports --no-cache
 
 lock: ## resolve the dependencies again (ARGS=--upgrade for the newest)
-	$(PYTHON) scripts/lock.py $(ARGS)
+	$(PYTHON) -m scripts.lock $(ARGS)

@@ -37,6 +37,13 @@ def main() -> int:
         return _build()
 
 
+def pip_settings() -> dict[str, str]:
+    """Where packages come from and whom to trust: pip's configuration under uv's names, since uv does not read it."""
+    names = {"UV_DEFAULT_INDEX": "global.index-url", "SSL_CERT_FILE": "global.cert"}
+    found = {name: _output(sys.executable, "-m", "pip", "config", "get", key) for name, key in names.items()}
+    return {name: value for name, value in found.items() if value}
+
+
 def _build() -> int:
     _say(f"building .venv with Python {_version()}")
     if VENV.exists() and not _fits():
@@ -57,7 +64,7 @@ def _build_with_uv() -> bool:
     uv = shutil.which("uv")
     if not uv:
         return False
-    environment = {**_pip_settings(), **os.environ}
+    environment = {**pip_settings(), **os.environ}
     steps = [] if VENV.exists() else [[uv, "venv", "--quiet", "--python", sys.executable, str(VENV)]]
     install = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
     steps += [[*install, *FROM_LOCK], [*install, *EDITABLE]]
@@ -107,13 +114,6 @@ def _fits() -> bool:
 def _wanted() -> str:
     parts = [LOCK.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), sys.version.encode(), str(VENV).encode()]
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest() + "\n"
-
-
-def _pip_settings() -> dict[str, str]:
-    """What pip is configured to use, under uv's names: uv does not read pip's configuration."""
-    names = {"UV_DEFAULT_INDEX": "global.index-url", "SSL_CERT_FILE": "global.cert"}
-    found = {name: _output(sys.executable, "-m", "pip", "config", "get", key) for name, key in names.items()}
-    return {name: value for name, value in found.items() if value}
 
 
 def _output(*command: str | Path) -> str:

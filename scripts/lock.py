@@ -4,9 +4,9 @@ The locks carry no index address: where packages come from is the machine's own 
 Resolution is universal (one lock for each supported Python and architecture) and is left to uv, which is taken from
 PATH or installed into a temporary environment. Standard library only, so that it runs before anything is installed.
 
-    python3 scripts/lock.py             # resolve again where pyproject.toml changed, keep the other pins
-    python3 scripts/lock.py --upgrade   # newest versions of everything
-    python3 scripts/lock.py --check     # exit 1 when a lock does not belong to pyproject.toml (no network)
+    python3 -m scripts.lock             # resolve again where pyproject.toml changed, keep the other pins
+    python3 -m scripts.lock --upgrade   # newest versions of everything
+    python3 -m scripts.lock --check     # exit 1 when a lock does not belong to pyproject.toml (no network)
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import tomllib
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from scripts.env import ROOT, pip_settings
+
 PYTHON_FLOOR = "3.11"
 LOCKS = {
     "run": [],  # what a deployment needs
@@ -50,7 +51,7 @@ def check() -> int:
     """1 when a lock was made from other inputs than today's pyproject.toml."""
     stale = [name for name in LOCKS if f"# Inputs: {inputs()}\n" not in _path(name).read_text()]
     for name in stale:
-        print(f"requirements/{name}.txt does not belong to pyproject.toml: run scripts/lock.py", file=sys.stderr)
+        print(f"requirements/{name}.txt does not belong to pyproject.toml: run make lock", file=sys.stderr)
     return 1 if stale else 0
 
 
@@ -88,20 +89,10 @@ def _resolve(uv: str, path: Path, selection: list[str], *, upgrade: bool) -> str
         output = Path(scratch, path.name)  # holds the old pins: uv keeps those that still fit
         if path.exists() and not upgrade:
             output.write_text(path.read_text())
-        subprocess.run([*command, "--output-file", str(output)], cwd=ROOT, check=True, env=_environment())
+        subprocess.run(
+            [*command, "--output-file", str(output)], cwd=ROOT, check=True, env={**pip_settings(), **os.environ}
+        )
         return "".join(line for line in output.read_text().splitlines(keepends=True) if not line.startswith("--"))
-
-
-def _environment() -> dict[str, str]:
-    """Hand on what decides where packages come from and whom to trust: uv does not read pip's configuration."""
-    handed_on = {"global.index-url": "UV_DEFAULT_INDEX", "global.cert": "SSL_CERT_FILE"}
-    found = {variable: _pip_setting(setting) for setting, variable in handed_on.items()}
-    return {**{k: v for k, v in found.items() if v}, **os.environ}
-
-
-def _pip_setting(name: str) -> str:
-    command = [sys.executable, "-m", "pip", "config", "get", name]
-    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
 
 
 def _install_uv(scratch: Path) -> str:

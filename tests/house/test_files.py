@@ -26,7 +26,9 @@ PATHS_AS_DATA = {"tests/house/test_files.py"}
 
 def tracked():
     """Every tracked file that is text, and exists in the work tree."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+    names = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True
+    ).stdout
     files = [ROOT / name for name in names.decode().split("\0") if name]
     return [file for file in files if file.is_file() and b"\0" not in file.read_bytes()[:8000]]
 
