@@ -330,7 +330,7 @@ def _field_of(error: Exception) -> str:
 
 
 def _has_duplicates(raw: bytes) -> bool:
-    """Say whether a JSON text has an object with the same name twice. Only asked about texts that are refused anyway."""
+    """Say whether an object of a JSON text names a field twice. Asked only about texts that are refused anyway."""
     found: list[bool] = []
 
     def look(pairs: list[tuple[str, object]]) -> None:

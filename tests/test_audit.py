@@ -1,0 +1,488 @@
+"""What audit.py promises: records that can be written, erased and proved, and stored rows whose tampering is found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benteng.audit import (
+    EMPTY_ROOT,
+    EVENTS,
+    RULES,
+    SUMMARY_CUT,
+    AuditRecord,
+    Event,
+    Frontier,
+    Problem,
+    ProofError,
+    body_bytes,
+    bounded,
+    commitment,
+    consistency_proof,
+    inclusion_proof,
+    leaf_data,
+    leaf_hash,
+    root,
+    verify_consistency,
+    verify_inclusion,
+    verify_page,
+)
+
+RECORD = AuditRecord(
+    at_us=1_800_000_000_000_000,
+    event=Event.CLAIMED,
+    job_id="019b76da-a800-7000-8000-00000000002a",
+    type="patch.apply@1",
+    contract_version=1,
+    policy_sha256="4" * 64,
+    state_from="ready",
+    state_to="running",
+    attempt=1,
+    fence=42,
+    origin="svc:deployer",
+    actor="user:ana",
+    request_id="req-7f3",
+    operation="0f" * 16,
+    payload="f0" * 16,
+    summary='{"target_group":"web"}',
+    resources=("host:web-7",),
+    worker="w1/b00t/4711",
+    login="benteng_patch",
+)
+ANY_TEXT = st.text(st.characters(categories=None) | st.sampled_from("\n\x1b\u202e\ud800"))
+TEXT_FIELDS = [name for name in AuditRecord.__struct_fields__ if type(getattr(RECORD, name)) is str]
+
+# The vectors of the Certificate Transparency reference implementation: leaf inputs, and the root after each.
+CT_INPUTS = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"]
+CT_LEAVES = [leaf_hash(bytes.fromhex(each)) for each in CT_INPUTS]
+CT_ROOTS = [
+    "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+    "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+    "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+    "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+    "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+    "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+    "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
+    "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+]
+CT_NODES = {
+    "1": "96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7",
+    "23": "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e",
+    "4567": "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4",
+    "4": "bc1a0643b12e4d2d7c77918f44e0f4f79a838b6cf9ec5b5c283e1f4d88599e6b",
+    "67": "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0",
+    "45": "0ebc5d3437fbe2db158b9f126a1d118e308181031d0a949f8dededebc558ef6a",
+    "0": CT_ROOTS[0],
+    "01": CT_ROOTS[1],
+    "0123": CT_ROOTS[3],
+}
+
+LEAVES = [leaf_hash(number.to_bytes(2, "big")) for number in range(64)]
+SIZES = st.integers(1, 64)
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    seq: int
+    leaf: bytes
+    salt: bytes | None
+    body: bytes | None
+
+
+def stored(seq):
+    """Return a row as a store writes it."""
+    salt, body = hashlib.sha256(b"%d" % seq).digest()[:16], body_bytes(msgspec.structs.replace(RECORD, fence=seq))
+    return StoredRow(seq, leaf_data(commitment(salt, body)), salt, body)
+
+
+ROWS = [stored(seq) for seq in range(1, 9)]
+
+
+def sums(hex_nodes):
+    """Return the reference's inner nodes by the leaves below them."""
+    return tuple(bytes.fromhex(CT_NODES[each]) for each in hex_nodes)
+
+
+# --------------------------------------------------------------------------------------------------- records and leaves
+
+
+def test_golden_leaf(request):
+    """Version 1 as another implementation would compute it: record, body, salt, leaf, root."""
+    golden = json.loads((request.config.rootpath / "tests/golden/audit_leaf_v1.json").read_text(encoding="utf-8"))
+    hashes = []
+    for each in golden["leaves"]:
+        body = body_bytes(msgspec.convert(each["record"], AuditRecord))
+        data = leaf_data(commitment(bytes.fromhex(each["salt_hex"]), body))
+        hashes.append(leaf_hash(data))
+
+        assert each["body"] == body.decode()
+        assert each["leaf_data_hex"] == data.hex()
+        assert each["leaf_hash_hex"] == leaf_hash(data).hex()
+
+    assert golden["root_hex"] == root(hashes).hex()
+    assert 3 == len(hashes)
+
+
+def test_leaf_is_what_the_documentation_says():
+    """Only hashlib and json are needed to check a record."""
+    body = json.dumps(msgspec.to_builtins(RECORD), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    salt = bytes(range(16))
+
+    data = leaf_data(commitment(salt, body_bytes(RECORD)))
+
+    assert b"\x01" + hashlib.sha256(salt + body).digest() == data
+    assert hashlib.sha256(b"\x00" + data).digest() == leaf_hash(data)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(TEXT_FIELDS, ANY_TEXT)), st.lists(ANY_TEXT, max_size=20))
+def test_body_is_canonical_whatever_the_texts(texts, resources):
+    """Any text gives a bounded body that reads back as the bounded record, in the one canonical form."""
+    record = msgspec.structs.replace(RECORD, resources=tuple(resources), **texts)
+
+    body = body_bytes(record)
+
+    assert bounded(record) == msgspec.json.decode(body, type=AuditRecord)
+    assert body == body_bytes(bounded(record))
+    assert body == json.dumps(json.loads(body), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def test_body_writes_all_fields():
+    """A field that does not apply is written too: what is not there cannot be confused with what was left out."""
+    body = json.loads(body_bytes(AuditRecord(at_us=1, event=Event.PURGED)))
+
+    assert sorted(AuditRecord.__struct_fields__) == list(body)
+    assert {"version": 1, "event": "purged", "summary": "{}", "resources": [], "fence": 0}.items() <= body.items()
+
+
+def test_record_has_the_seed_s_minimum():
+    """Seed, "Audit trail yang benar-benar berguna": each of its questions has its field."""
+    asked = {"request_id", "operation", "type", "summary", "actor", "origin", "attempt", "reason", "worker", "at_us"}
+    asked |= {"state_from", "state_to", "contract_version", "payload", "policy_sha256", "resources", "fence", "login"}
+
+    assert asked <= set(AuditRecord.__struct_fields__)
+
+
+def test_texts_of_a_record_are_bounded_and_on_one_line():
+    """An error message cannot forge a line or fill the log."""
+    record = bounded(
+        msgspec.structs.replace(
+            RECORD,
+            reason="a\nforged\x1b[2J",
+            detail="d" * 100_000,
+            actor="\u202e",
+            resources=("r\n",) * 99,
+        ),
+    )
+
+    assert r"a\nforged\x1b[2J" == record.reason
+    assert 2048 == len(record.detail.encode())
+    assert r"\u202e" == record.actor
+    assert (r"r\n",) * 16 == record.resources
+    assert 16_000 > len(body_bytes(record))
+
+
+@pytest.mark.parametrize("summary", ['{"a":"' + "x" * 5000 + '"}', '{"a":"\x7f"}', '{"a":"\u202e"}', "\ud800"])
+def test_summary_that_cannot_stay_whole_says_so(summary):
+    """Half a JSON text would break every reader."""
+    assert SUMMARY_CUT == bounded(msgspec.structs.replace(RECORD, summary=summary)).summary
+    assert {"cut": True} == json.loads(SUMMARY_CUT)
+
+
+def test_plain_record_is_not_copied():
+    """The common case costs no copy; ordinary writing in any language is left as it is."""
+    plain = msgspec.structs.replace(RECORD, resources=())
+
+    assert plain is bounded(plain)
+    assert (
+        '{"kota":"Jombang é 日本"}'
+        == bounded(msgspec.structs.replace(RECORD, summary='{"kota":"Jombang é 日本"}')).summary
+    )
+
+
+@pytest.mark.parametrize("length", [0, 15, 17, 32])
+def test_salt_and_commitment_have_fixed_lengths(length):
+    """Otherwise bytes could move from the salt to the body."""
+    with pytest.raises(ValueError, match="16 bytes"):
+        commitment(bytes(length), b"body")
+    with pytest.raises(ValueError, match="32 bytes"):
+        leaf_data(bytes(31))
+
+
+def test_equal_records_have_unequal_leaves():
+    """The salt hides which records say the same."""
+    assert leaf_data(commitment(b"a" * 16, b"body")) != leaf_data(commitment(b"b" * 16, b"body"))
+
+
+def test_each_event_and_rule_is_documented(request):
+    """Each event has its one-line meaning and stands in the reference; each rule is a heading there."""
+    page = (request.config.rootpath / "docs/reference/audit.md").read_text(encoding="utf-8")
+
+    assert list(Event) == list(EVENTS)
+    assert [] == [event for event in EVENTS if f"| `{event}` | {EVENTS[event]} |" not in page]
+    assert [] == [rule for rule, meaning in RULES.items() if f"### {rule}\n\n{meaning}." not in page]
+    assert [] == [name for name in AuditRecord.__struct_fields__ if f"`{name}`" not in page]
+
+
+# ------------------------------------------------------------------------------------------------------------- the tree
+
+
+def naive_root(leaves):
+    """Return MTH of RFC 6962 2.1, word for word."""
+    if not leaves:
+        return hashlib.sha256(b"").digest()
+    if len(leaves) == 1:
+        return leaves[0]
+    split = max(1 << bit for bit in range(8) if 1 << bit < len(leaves))
+    return hashlib.sha256(b"\x01" + naive_root(leaves[:split]) + naive_root(leaves[split:])).digest()
+
+
+def test_empty_tree():
+    """RFC 6962 2.1: the hash of an empty list is the hash of an empty string."""
+    assert "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" == EMPTY_ROOT.hex()
+    assert EMPTY_ROOT == root([]) == Frontier().root()
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_ct_reference_roots(size):
+    """The roots of the Certificate Transparency reference vectors, at once and leaf by leaf."""
+    frontier = Frontier()
+    for leaf in CT_LEAVES[:size]:
+        frontier = frontier.append(leaf)
+
+    assert CT_ROOTS[size - 1] == root(CT_LEAVES[:size]).hex()
+    assert CT_ROOTS[size - 1] == frontier.root().hex()
+
+
+@pytest.mark.parametrize(
+    "index, size, nodes",
+    [(0, 8, ("1", "23", "4567")), (5, 8, ("4", "67", "0123")), (2, 3, ("01",)), (1, 5, ("0", "23", "4")), (0, 1, ())],
+)
+def test_ct_reference_inclusion(index, size, nodes):
+    """The audit paths of the reference vectors."""
+    assert sums(nodes) == inclusion_proof(CT_LEAVES[:size], index)
+    verify_inclusion(CT_LEAVES[index], index, size, sums(nodes), bytes.fromhex(CT_ROOTS[size - 1]))
+
+
+@pytest.mark.parametrize(
+    "old, new, nodes",
+    [(1, 8, ("1", "23", "4567")), (6, 8, ("45", "67", "0123")), (2, 5, ("23", "4")), (1, 1, ())],
+)
+def test_ct_reference_consistency(old, new, nodes):
+    """The consistency proofs of the reference vectors."""
+    assert sums(nodes) == consistency_proof(CT_LEAVES[:new], old)
+    verify_consistency(old, new, bytes.fromhex(CT_ROOTS[old - 1]), bytes.fromhex(CT_ROOTS[new - 1]), sums(nodes))
+
+
+def test_each_size_has_the_root_of_the_definition():
+    """For all sizes to 64, the incremental tree has the root that the RFC's recursion gives."""
+    assert [naive_root(LEAVES[:size]) for size in range(65)] == [root(LEAVES[:size]) for size in range(65)]
+
+
+def test_each_leaf_of_each_size_is_proved():
+    """All inclusion proofs of all trees to 64 leaves hold."""
+    for size in range(1, 65):
+        root_hash = root(LEAVES[:size])
+        for index in range(size):
+            verify_inclusion(LEAVES[index], index, size, inclusion_proof(LEAVES[:size], index), root_hash)
+
+
+def test_each_size_is_a_continuation_of_each_smaller_one():
+    """Append-only: all consistency proofs between all trees to 64 leaves hold, from the empty one on."""
+    roots = [root(LEAVES[:size]) for size in range(65)]
+    for new in range(65):
+        for old in range(new + 1):
+            verify_consistency(old, new, roots[old], roots[new], consistency_proof(LEAVES[:new], old))
+
+
+@given(SIZES, st.data())
+def test_altered_leaf_changes_the_root(size, data):
+    """Any other leaf in any place gives another root, and its proof does not hold."""
+    index = data.draw(st.integers(0, size - 1))
+    forged = leaf_hash(b"forged")
+
+    assert root(LEAVES[:size]) != root([*LEAVES[:index], forged, *LEAVES[index + 1 : size]])
+    with pytest.raises(ProofError):
+        verify_inclusion(forged, index, size, inclusion_proof(LEAVES[:size], index), root(LEAVES[:size]))
+
+
+@given(SIZES, st.data())
+def test_inclusion_holds_only_at_its_place(size, data):
+    """Another index, size, root or proof is refused."""
+    index, other = data.draw(st.integers(0, size - 1)), data.draw(st.integers(-1, 70))
+    proof, root_hash = inclusion_proof(LEAVES[:size], index), root(LEAVES[:size])
+    wrong = [(index, size, (*proof, EMPTY_ROOT), root_hash), (index, size, proof, EMPTY_ROOT)]
+    wrong += [(other, size, proof, root_hash)] if other != index else []
+    wrong += (
+        [(index, size, proof[:-1], root_hash), (index, size, (*proof[:-1], EMPTY_ROOT), root_hash)] if proof else []
+    )
+    wrong += [(index, size, (*proof[:-1], proof[-1] + b"x"), root_hash)] if proof else []
+
+    for case in wrong:
+        with pytest.raises(ProofError, match="P-inclusion"):
+            verify_inclusion(LEAVES[index], *case)
+
+
+@given(st.integers(0, 64), st.integers(0, 64), st.data())
+def test_history_cannot_be_rewritten(old, new, data):
+    """A tree in which an old leaf was altered, or that is shorter, is no continuation, whatever proof is shown."""
+    old, new = sorted((old, new))
+    root_old = root(LEAVES[:old])
+    if old:
+        index = data.draw(st.integers(0, old - 1))
+        altered = [*LEAVES[:index], leaf_hash(b"forged"), *LEAVES[index + 1 : new]]
+        with pytest.raises(ProofError, match="P-consistency"):
+            verify_consistency(old, new, root_old, root(altered), consistency_proof(altered, old))
+    if old < new:
+        with pytest.raises(ProofError, match="P-consistency"):
+            verify_consistency(new, old, root(LEAVES[:new]), root_old, consistency_proof(LEAVES[:new], old))
+
+
+@given(SIZES, SIZES, st.data())
+def test_spoiled_consistency_proof_is_refused(old, new, data):
+    """A proof that is cut, lengthened or altered anywhere does not hold."""
+    old, new = sorted((old, new))
+    proof, roots = consistency_proof(LEAVES[:new], old), (root(LEAVES[:old]), root(LEAVES[:new]))
+    spoiled = [(*proof, EMPTY_ROOT), (*proof, b"short")]
+    if proof:
+        at = data.draw(st.integers(0, len(proof) - 1))
+        spoiled += [proof[:-1], proof[1:], (), (*proof[:at], EMPTY_ROOT, *proof[at + 1 :])]
+
+    for each in spoiled:
+        with pytest.raises(ProofError):
+            verify_consistency(old, new, *roots, each)
+
+
+def test_nothing_follows_from_a_false_empty_tree():
+    """The empty tree has one root; an empty proof shows nothing else."""
+    with pytest.raises(ProofError):
+        verify_consistency(0, 8, LEAVES[0], root(LEAVES[:8]), ())
+    with pytest.raises(ProofError):
+        verify_consistency(4, 4, LEAVES[0], LEAVES[1], ())
+
+
+def test_proofs_are_asked_for_what_is_there():
+    """An index or size outside the tree is a mistake of the caller."""
+    for ask in (
+        lambda: inclusion_proof(LEAVES, 64),
+        lambda: inclusion_proof([], 0),
+        lambda: inclusion_proof(LEAVES, -1),
+    ):
+        with pytest.raises(ValueError, match="no leaf"):
+            ask()
+    for size in (-1, 65):
+        with pytest.raises(ValueError, match="larger"):
+            consistency_proof(LEAVES, size)
+
+
+@pytest.mark.parametrize(
+    "size, hashes",
+    [(1, ()), (0, (b"x" * 32,)), (3, (b"x" * 32,)), (1, (b"x" * 31,)), (-1, (b"x" * 32,))],
+)
+def test_frontier_that_is_none_is_refused(size, hashes):
+    """A frontier read from a store must have its form."""
+    with pytest.raises(ValueError, match="one hash for each bit"):
+        Frontier(size, hashes)
+
+
+@given(SIZES, SIZES)
+def test_frontier_goes_on_where_it_stopped(first, second):
+    """In pieces or at once, the same tree."""
+    first, second = sorted((first, second))
+
+    assert Frontier().extend(LEAVES[:second]) == Frontier().extend(LEAVES[:first]).extend(LEAVES[first:second])
+
+
+# ---------------------------------------------------------------------------------------------------------- stored rows
+
+
+def test_sound_page_continues_the_tree():
+    """Unbroken rows are verified, and two pages give the tree of all."""
+    first = verify_page(ROWS[:3], 1, Frontier())
+    second = verify_page(ROWS[3:], first.next_seq, first.frontier)
+
+    assert ((), 5, (), 9) == (second.problems, second.verified, second.erased, second.next_seq)
+    assert root([leaf_hash(row.leaf) for row in ROWS]) == second.frontier.root()
+
+
+def test_erased_record_keeps_every_proof():
+    """Body and salt are gone, root and inclusion proof are as before; the page says which records were erased."""
+    rows = [replace(row, salt=None, body=None) if row.seq == 4 else row for row in ROWS]
+    leaves = [leaf_hash(row.leaf) for row in rows]
+
+    found = verify_page(rows, 1, Frontier())
+
+    assert ((), 7, (4,)) == (found.problems, found.verified, found.erased)
+    assert verify_page(ROWS, 1, Frontier()).frontier == found.frontier
+    verify_inclusion(leaves[3], 3, 8, inclusion_proof(leaves, 3), found.frontier.root())
+
+
+@pytest.mark.parametrize(
+    "rule, changes",
+    [
+        ("L-body", {"body": ROWS[3].body.replace(b'"attempt":1', b'"attempt":0')}),
+        ("L-body", {"body": (ROWS[3].body or b"") + b" "}),
+        ("L-body", {"body": ROWS[4].body, "salt": ROWS[4].salt}),
+        ("L-body", {"body": b""}),
+        ("L-body", {"body": "text"}),
+        ("L-body", {"salt": bytes(16)}),
+        ("L-body", {"salt": b""}),
+        ("L-body", {"salt": 7}),
+        ("L-body", {"leaf": ROWS[4].leaf}),
+        ("L-half", {"salt": None}),
+        ("L-half", {"body": None}),
+        ("L-leaf", {"leaf": b"\x02" + ROWS[3].leaf[1:]}),
+        ("L-leaf", {"leaf": ROWS[3].leaf[:-1]}),
+        ("L-leaf", {"leaf": b""}),
+        ("L-leaf", {"leaf": None}),
+    ],
+)
+def test_altered_row_is_found(rule, changes):
+    """Each way to alter a stored record is found, at its number, and the others are still checked."""
+    rows = [replace(row, **changes) if row.seq == 4 else row for row in ROWS]
+
+    found = verify_page(rows, 1, Frontier())
+
+    assert (Problem(4, rule),) == found.problems
+    assert 7 == found.verified
+
+
+def test_altered_leaf_and_body_are_found_by_the_root():
+    """Who alters body and leaf together makes a page without problems, and another root than the sealed one."""
+    forged = replace(stored(99), seq=4)
+
+    found = verify_page([*ROWS[:3], forged, *ROWS[4:]], 1, Frontier())
+
+    assert () == found.problems
+    assert verify_page(ROWS, 1, Frontier()).frontier.root() != found.frontier.root()
+
+
+@pytest.mark.parametrize(
+    "rows, problems, next_seq",
+    [
+        ([*ROWS[:3], *ROWS[4:]], (Problem(4, "L-gap"),), 4),
+        (ROWS[1:], (Problem(1, "L-gap"),), 1),
+        ([*ROWS[:4], *ROWS[3:]], (Problem(4, "L-order"),), 9),
+        ([ROWS[0], ROWS[2], ROWS[1], ROWS[3]], (Problem(2, "L-gap"), Problem(2, "L-order")), 2),
+        ([replace(ROWS[0], seq=0), *ROWS], (Problem(0, "L-order"),), 9),
+        ([], (), 1),
+    ],
+)
+def test_deleted_moved_and_doubled_rows_are_found(rows, problems, next_seq):
+    """The numbers have no gap and no repetition; the tree ends where they break, and bodies are checked beyond."""
+    found = verify_page(rows, 1, Frontier())
+
+    assert problems == found.problems
+    assert len(rows) == found.verified
+    assert (next_seq, next_seq - 1) == (found.next_seq, found.frontier.size)
+
+
+def test_findings_have_no_truth_value():
+    """`if verify_page(...)` would be true for a page full of problems."""
+    with pytest.raises(TypeError, match="look at problems"):
+        bool(verify_page(ROWS, 1, Frontier()))
