@@ -88,7 +88,7 @@ class Registry:
         if not found:
             name = target if isinstance(target, str) else getattr(target, "__qualname__", "?")
             raise DefinitionError(
-                "D-unknown", f"no job type {name}", fix=f"known: {', '.join(sorted(self.types)) or 'none'}"
+                "T-unknown", f"no job type {name}", fix=f"known: {', '.join(sorted(self.types)) or 'none'}"
             )
         return max(found, key=lambda t: int(t.name.partition("@")[2]))
 
@@ -100,19 +100,19 @@ class Registry:
         """Register a type. Raises DefinitionError when the name is taken."""
         if job_type.name in self.types:
             raise DefinitionError(
-                "D-twice", f"job type {job_type.name} is defined twice", fix="give it another name or major"
+                "T-twice", f"job type {job_type.name} is defined twice", fix="give it another name or major"
             )
         self.types[job_type.name] = job_type
 
     def add_loader(self, name: str, function: Callable[..., object]) -> None:
         """Register an evidence loader under a name. Its first parameter is annotated with the contract it is for."""
         if name in self.loaders:
-            raise DefinitionError("D-twice", f"evidence {name} is defined twice")
+            raise DefinitionError("T-twice", f"evidence {name} is defined twice")
         hints = _hints(function)
         first = next(iter(inspect.signature(function).parameters), "")
         model = hints.get(first)
         if not isinstance(model, type):
-            raise DefinitionError("D-evidence", f"evidence {name} must annotate its parameter with a contract")
+            raise DefinitionError("T-evidence", f"evidence {name} must annotate its parameter with a contract")
         self.loaders[name] = Loader(name, function, model)
 
     def add_check(self, target: str | Handler, needs: Iterable[str], function: Callable[..., Verdict]) -> None:
@@ -123,7 +123,7 @@ class Registry:
             loader = self.loaders.get(name)
             if loader is None or loader.model is not job_type.shape.model:
                 raise DefinitionError(
-                    "D-evidence",
+                    "T-evidence",
                     f"check {check.name} needs evidence {name}, which is not defined for {job_type.name}",
                     fix=f'define it above with @app.evidence("{name}")',
                 )
@@ -222,18 +222,18 @@ def _limits(name: str, tier: Tier, wanted: Mapping[str, float | None]) -> Limits
     base = msgspec.structs.asdict(LIMITS[tier])
     unknown = sorted(wanted.keys() - base.keys())
     if unknown:
-        raise DefinitionError("D-limit", f"job type {name}: no limit {unknown[0]}", fix=f"known: {', '.join(base)}")
+        raise DefinitionError("T-limit", f"job type {name}: no limit {unknown[0]}", fix=f"known: {', '.join(base)}")
     try:
         return msgspec.convert(base | dict(wanted), Limits)
     except msgspec.ValidationError as error:
-        raise DefinitionError("D-limit", f"job type {name}: {error}") from None
+        raise DefinitionError("T-limit", f"job type {name}: {error}", fix="give it a number") from None
 
 
 def _full_name(name: str) -> str:
     full = name if "@" in name else f"{name}@1"
     if not TYPE_NAME.fullmatch(full):
         raise DefinitionError(
-            "D-name",
+            "T-name",
             "a job type is named by dotted lower-case words and a major version",
             fix='for example "patch.apply@1"',
         )
@@ -264,7 +264,7 @@ def _hints(function: Callable[..., object]) -> dict[str, Any]:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
         raise DefinitionError(
-            "D-annotation",
+            "T-annotation",
             f"an annotation of {getattr(function, '__qualname__', '?')} cannot be resolved: {error.name}",
             fix="define contracts at module level, above the function",
         ) from None
