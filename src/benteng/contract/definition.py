@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, get_origin
 
 from benteng.contract.node import Field, Form, Node, Place, is_fixed, places
 from benteng.contract.parser import clean_name
@@ -101,6 +101,8 @@ def _type_flaws(node: Node) -> Flaws:
         yield "D-secret", "the type holds a secret"
     elif node.form is Form.UNKNOWN:
         yield "D-type", f"the type {clean_name(name or type(node.type).__name__)} is not one of the contract types"
+    if any(isinstance(mark, type) or get_origin(mark) for mark in node.marks):
+        yield "D-type", "a type stands where a mark should, and would be ignored: write Audited(), Meta(max_length=...)"
     if node.form is Form.DATETIME and node.limit("tz") is False:
         yield "D-datetime", "declared without a time zone"
     if node.form is Form.MAP:

@@ -53,13 +53,7 @@ class StructCodec:
 
         Raises Malformed: P-type, P-number, P-integer, P-depth ... as the same payload would in JSON.
         """
-        return self.encode(self._typed(native(value)))
-
-    def _typed(self, plain: object) -> object:
-        # builtin_types: a datetime for a str field stays a datetime, and is refused instead of written as text.
-        return guarded(
-            lambda: msgspec.convert(plain, self.model, strict=True, builtin_types=_NATIVE, dec_hook=_decode_extra)
-        )
+        return self.encode(self.convert(native(value)))
 
 
 _NATIVE: Final = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
@@ -70,6 +64,7 @@ def native(value: object) -> object:
 
     Raises Malformed: P-type, P-number, P-integer or P-depth.
     """
+    # _NATIVE stay as they are: a datetime for a str field is then refused, instead of written as text.
     plain = guarded(lambda: msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=encode_extra))
     guarded(lambda: _check_native(plain))
     return plain

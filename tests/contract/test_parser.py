@@ -1,0 +1,349 @@
+"""The strict parser: what it refuses, under which rule, and in which order."""
+
+import json
+import time
+import traceback
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from benteng.contract import Contract, PayloadLimits, Shape, Text, extract_from_bytes, shape_of
+from benteng.contract.parser import DEPTH_CAP, SAFE_INTEGER, read
+from benteng.errors import DefinitionError, Malformed
+from benteng.policy import Tier
+
+CANARY = "hunter2-canary"
+
+
+class Loose(Contract):
+    text: str = ""
+    number: int = 0
+    ratio: float = 0.0
+    data: Any = None
+    notes: Text(6_000) = ""
+
+
+@pytest.fixture
+def shape() -> Shape:
+    return shape_of(Loose, tier=Tier.LOW)
+
+
+def refusal(shape: Shape, raw: bytes) -> Malformed:
+    with pytest.raises(Malformed) as caught:
+        shape.parse(raw)
+    return caught.value
+
+
+class Bag(Contract):
+    data: Any
+
+
+def text_of(size: int) -> bytes:
+    """A payload of exactly `size` bytes."""
+    filler = '"' + "x" * 4_000 + '",'
+    head, tail = '{"data":[', "]}"
+    count = (size - len(head) - len(tail) - 10) // len(filler)
+    rest = size - len(head) - len(tail) - count * len(filler) - 2
+    return (head + filler * count + '"' + "x" * rest + '"' + tail).encode()
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536])
+def test_payload_up_to_the_limit_is_read(size):
+    """C95: a payload of limit - 1 and of limit bytes is accepted."""
+    shape = shape_of(Bag, tier=Tier.LOW)
+    raw = text_of(size)
+
+    assert size == len(raw)
+    assert raw == shape.parse(raw).canonical
+
+
+@pytest.mark.parametrize("size", [65_537, 100_000_000])
+def test_larger_payload_is_refused_before_decoding(shape, size):
+    """C95: one byte more, or 100 MB of anything, is refused by its length alone, and the limit is in the error."""
+    raw = b"\xff" * size  # not even UTF-8: nobody looked inside
+
+    error = refusal(shape, raw)
+
+    assert "P-bytes" == error.rule
+    assert "65536" in error.reason
+
+
+def test_defaults_count_towards_the_size():
+    """A payload that its defaults make larger than the limit is refused, so that its canonical form is never too big."""
+
+    class Padded(Contract):
+        a: int = 1
+        pad: str = "x" * 50
+
+    shape = shape_of(Padded, tier=Tier.LOW, limits=PayloadLimits(payload_bytes_max=40))
+
+    assert "P-bytes" == refusal(shape, b"{}").rule
+
+
+@pytest.mark.parametrize("raw", [b'{"text":"\xff"}', b'{"text":"\xc0\xaf"}', b'{"text":"\xed\xa0\x80"}', b"\xff\xfe{"])
+def test_invalid_utf8_is_refused(shape, raw):
+    """Bad, overlong and surrogate sequences are no UTF-8."""
+    assert "P-utf8" == refusal(shape, raw).rule
+
+
+@pytest.mark.parametrize("depth", [8, 9, 100, 30_000])
+@pytest.mark.parametrize("bracket", ["[]", "{}"])
+def test_depth_is_counted_before_parsing(shape, depth, bracket):
+    """C92: nesting deeper than 8 is a typed refusal, however deep; 8 is fine."""
+    opening = bracket[0] if bracket == "[]" else '{"data":'
+    inner = opening * (depth - 1) + ("1" if bracket == "{}" else "") + bracket[1] * (depth - 1)
+    raw = ('{"data":' + inner + "}").encode()
+    limits = PayloadLimits(payload_bytes_max=1_000_000)
+
+    if depth == 8:
+        assert {"data"} == set(read(raw, limits))
+    else:
+        with pytest.raises(Malformed, match="P-depth"):
+            read(raw, limits)
+
+
+def test_brackets_in_strings_are_not_depth(shape):
+    """C92: brackets inside strings, also behind escaped quotes, do not count."""
+    text = '[[[[[[[[[[{{{{{{{{{{\\" [[[[[[[[['
+    raw = json.dumps({"text": text}).encode()
+
+    assert text == shape.parse(raw).value.text
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"text":"\\', b'"' * 60_001, b'"\\' * 30_000, b'{"a":"' + b'\\"' * 30_000, b"[]" * 32_000]
+)
+def test_depth_scan_is_linear(shape, raw):
+    """Unterminated and escaped strings cost no more than their length."""
+    start = time.perf_counter()
+
+    refusal(shape, raw + b"[" * 20)
+
+    assert time.perf_counter() - start < 0.5
+
+
+def test_depth_has_a_hard_cap():
+    """No contract may allow more than 32 levels."""
+    assert DEPTH_CAP == PayloadLimits(depth_max=DEPTH_CAP).depth_max
+    with pytest.raises(DefinitionError, match="32"):
+        PayloadLimits(depth_max=DEPTH_CAP + 1)
+    with pytest.raises(DefinitionError):
+        PayloadLimits(items_max=0)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"number":1,"number":2}',
+        b'{"number":1,"\\u006eumber":2}',
+        b'{"data":{"a":1,"a":1}}',
+        b'{"data":[{"x":{"a":1,"b":2,"a":3}}]}',
+    ],
+)
+def test_duplicate_keys_are_refused_at_any_depth(shape, raw):
+    """One key twice, also spelled with an escape, also with the same value, is refused."""
+    assert "P-duplicate" == refusal(shape, raw).rule
+
+
+@pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "0." + "1" * 70])
+@pytest.mark.parametrize("field", ["ratio", "data", "number"])
+def test_numbers_that_no_double_holds_are_refused(shape, token, field):
+    """C87: NaN, the infinities, overflow and overlong tokens are refused in every field."""
+    assert "P-number" == refusal(shape, f'{{"{field}":{token}}}'.encode()).rule
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), 2**53 + 1, 2**63 - 1, 10**30, 2**80])
+def test_unsafe_integers_are_refused(shape, value):
+    """C88: an integer that a JSON viewer, Lua or JavaScript would round is refused, typed or not."""
+    assert "P-integer" == refusal(shape, f'{{"number":{value}}}'.encode()).rule
+    assert "P-integer" == refusal(shape, f'{{"data":[{value}]}}'.encode()).rule
+
+
+@pytest.mark.parametrize("value", [SAFE_INTEGER, -SAFE_INTEGER])
+def test_safe_integers_are_read(shape, value):
+    """The bounds themselves are exact."""
+    assert value == shape.parse(f'{{"number":{value}}}'.encode()).value.number
+
+
+def test_long_digit_strings_cost_nothing(shape):
+    """60,000 digits are refused by their length, not converted."""
+    start = time.perf_counter()
+
+    assert "P-integer" == refusal(shape, b'{"number":' + b"9" * 60_000 + b"}").rule
+    assert time.perf_counter() - start < 0.2
+
+
+@pytest.mark.parametrize("count", [1_000, 1_001])
+def test_collections_are_bounded(shape, count):
+    """A list or object holds at most 1000 entries."""
+    as_list = json.dumps({"data": [0] * count}).encode()
+    as_map = json.dumps({"data": {str(key): 0 for key in range(count)}}).encode()
+
+    if count == 1_000:
+        assert count == len(shape.parse(as_list).value.data)
+        assert count == len(shape.parse(as_map).value.data)
+    else:
+        assert ["P-items", "P-items"] == [refusal(shape, raw).rule for raw in (as_list, as_map)]
+
+
+def test_strings_are_bounded_by_their_own_field(shape):
+    """A plain str holds 4096 characters even where another field of the contract declares more."""
+    assert 4_096 == len(shape.parse(json.dumps({"text": "x" * 4_096}).encode()).value.text)
+    assert 6_000 == len(shape.parse(json.dumps({"notes": "x" * 6_000}).encode()).value.notes)
+    assert ("P-length", "text") == rule_and_field(refusal(shape, json.dumps({"text": "x" * 4_097}).encode()))
+    assert "P-length" == refusal(shape, json.dumps({"notes": "x" * 6_001}).encode()).rule
+
+
+def rule_and_field(error: Malformed) -> tuple[str, str]:
+    return error.rule, error.field
+
+
+FORBIDDEN = [
+    *(chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]),
+    *"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c",
+    *"\u200b\u200c\u200d\u2060\ufeff\u00ad\u180e\u2028\u2029\ufff9\U000e0041\ufffe\ud800\udfff",
+]
+
+
+@pytest.mark.parametrize("character", FORBIDDEN, ids=lambda character: f"U+{ord(character):04X}")
+def test_invisible_characters_are_refused(shape, character):
+    """C85, C90: NUL, controls, bidi, zero-width and surrogates are refused in values, keys and below, with the path."""
+    escaped = "".join(f"\\u{unit:04x}" for unit in _utf16(character))
+
+    in_value = refusal(shape, f'{{"text":"a{escaped}b"}}'.encode())
+    in_key = refusal(shape, f'{{"data":{{"a{escaped}b":1}}}}'.encode())
+    below = refusal(shape, f'{{"data":[[1,"{escaped}"]]}}'.encode())
+
+    assert ("P-text", "text") == rule_and_field(in_value)
+    assert ("P-text", "data[...]") == rule_and_field(in_key)
+    assert ("P-text", "data[0][1]") == rule_and_field(below)
+
+
+def _utf16(character: str) -> list[int]:
+    raw = character.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
+
+
+def test_raw_control_characters_are_no_json(shape):
+    """A raw newline or NUL byte inside a string is refused by JSON itself."""
+    assert "P-json" == refusal(shape, b'{"text":"a\nb"}').rule
+    assert "P-json" == refusal(shape, b'{"text":"a\x00b"}').rule
+
+
+def test_text_must_be_nfc(shape):
+    """C98: `e` with a combining accent is refused, the one code point is read: one text has one spelling."""
+    assert ("P-nfc", "text") == rule_and_field(refusal(shape, '{"text":"cafe\u0301"}'.encode()))
+    assert "P-nfc" == refusal(shape, '{"data":{"e\u0301":1}}'.encode()).rule
+    assert "caf\u00e9" == shape.parse('{"text":"caf\u00e9"}'.encode()).value.text
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b" ", b"{", b"{} {}", b"\xef\xbb\xbf{}", b"{'a':1}", b'{"a":1,}', b"{number:1}", b"01", b"+1", b"[1", b"nul"],
+)
+def test_what_is_no_json_is_refused(shape, raw):
+    """Extensions of JSON, trailing data and byte order marks are refused."""
+    assert "P-json" == refusal(shape, raw).rule
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b'"x"', b"null", b"true"])
+def test_payload_must_be_an_object(shape, raw):
+    """Another JSON value is of the wrong type."""
+    assert "P-type" == refusal(shape, raw).rule
+
+
+@given(st.binary(max_size=400) | st.text(alphabet='{}[]",:\\u0123456789eE.-+ntf \u202e', max_size=400).map(str.encode))
+@example(b'{"text":' * 7)
+def test_any_bytes_are_read_or_refused_quickly(raw):
+    """The parser raises nothing but Malformed, whatever the bytes, and takes less than 50 ms."""
+    shape = shape_of(Loose, tier=Tier.LOW)
+    start = time.perf_counter()
+
+    try:
+        shape.parse(raw)
+    except Malformed as error:
+        assert error.rule.startswith("P-")
+
+    assert time.perf_counter() - start < 0.05
+
+
+PLAIN = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x2FF, exclude_characters="\x7f\xad"), max_size=8)
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-SAFE_INTEGER, SAFE_INTEGER)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | PLAIN,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(PLAIN, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(JSON_VALUES)
+def test_what_is_read_is_what_json_reads(value):
+    """Differential: an accepted text has the value that the standard parser gives it."""
+    raw = json.dumps(value).encode()
+
+    try:
+        mine = read(raw)
+    except Malformed:
+        return
+
+    assert json.loads(raw) == mine
+
+
+@given(JSON_VALUES)
+def test_ordinary_values_are_accepted(value):
+    """Flat, clean values are never refused, so that the differential test compares something."""
+    raw = json.dumps({"data": value}).encode()
+    depth = str(value).count("[") + str(value).count("{")
+    if depth > 6 or any(0x7F <= ord(sign) < 0xA0 for sign in str(value)) or "\\x" in repr(value):
+        return
+
+    assert {"data": json.loads(json.dumps(value))} == read(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"text":"CANARY\\u0000"}',
+        b'{"text":"CANARY',
+        b'{"number":"CANARY"}',
+        b'{"data":{"CANARY":"\\u202e"}}',
+        b'{"data":{"CANARY":1,"CANARY":2}}',
+        b'{"ratio":"CANARY"}',
+        b'{"text":"CANARY\xff"}',
+        b'{"text":"CANARY","data":[[[[[[[[[[1]]]]]]]]]]}',
+    ],
+)
+def test_refusals_carry_no_value(shape, raw):
+    """Neither message, arguments, cause, context nor traceback shows or refers to what the payload holds."""
+    error = refusal(shape, raw.replace(b"CANARY", CANARY.encode()))
+
+    shown = "".join(traceback.format_exception(error)) + repr(error.__dict__) + repr(error.args)
+    assert CANARY not in shown
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    assert error.fix
+
+
+def test_name_of_an_unknown_field_is_cleaned(shape):
+    """An unknown field is named, in 64 harmless characters at most."""
+    error = refusal(shape, json.dumps({"\u00fc<b>" + "x" * 100: 1}).encode())
+
+    assert ("P-unknown", "??b?" + "x" * 60) == rule_and_field(error)
+
+
+def test_extraction_is_strict():
+    """The supervisor reads values from bytes with the same parser, and a missing path is refused."""
+    raw = b'{"a":{"b":[1,2],"c":null}}'
+
+    assert [1, 2] == extract_from_bytes(raw, "a.b")
+    assert extract_from_bytes(raw, "a.c") is None
+    for dotted in ("a.x", "a.b.c", "a.c.d", "", "b"):
+        with pytest.raises(Malformed, match="P-missing"):
+            extract_from_bytes(raw, dotted)
+    with pytest.raises(Malformed, match="P-duplicate"):
+        extract_from_bytes(b'{"a":1,"a":2}', "a")
