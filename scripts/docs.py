@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benteng.lifecycle import ENTRY, TERMINAL, TRANSITIONS, QuarantineReason, State, operation_after
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,8 +30,33 @@ def make_targets() -> str:
     return "".join(["| target | does |\n|---|---|\n", *(f"| `make {m['name']}` | {m['text']} |\n" for m in found)])
 
 
+def job_life_cycle() -> str:
+    """Draw TRANSITIONS: one edge for each pair of states, with its events."""
+    edges = [f"    [*] --> {state}" for state in State if state in ENTRY]
+    edges += [
+        f"    {state} --> {target}: {', '.join(event for event, to in events.items() if to is target)}"
+        for state, events in TRANSITIONS.items()
+        for target in dict.fromkeys(events.values())
+    ]
+    edges += [f"    {state} --> [*]" for state in State if state in TERMINAL]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *edges, "```", ""])
+
+
+def operation_life_cycle() -> str:
+    """Tabulate what becomes of an operation, for each end of its job and each reason of a quarantine."""
+    rows = ["| the job is | never started | after a start |", "|---|---|---|"]
+    for state in State:
+        reasons = list(QuarantineReason) if state is State.QUARANTINED else [None]
+        for reason in reasons:
+            fates = [operation_after(state, started=started, reason=reason) for started in (False, True)]
+            rows.append(f"| {state}{f' ({reason})' if reason else ''} | {fates[0]} | {fates[1]} |")
+    return "\n".join([*rows, ""])
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
+    "job-life-cycle": job_life_cycle,
     "make-targets": make_targets,
+    "operation-life-cycle": operation_life_cycle,
 }
 
 
