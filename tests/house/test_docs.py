@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from scripts import docs
 
 ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\]\(([^)#\s]+)")
 PAGE = "before\n<!-- generated: make-targets -->\nold\n<!-- end -->\nafter\n"
 
 
@@ -42,3 +44,14 @@ def test_a_stale_unknown_open_or_missing_block_is_a_fault(tmp_path, monkeypatch)
         "no generator is called nonsense: see scripts/docs.py",
         "no page has a block for lonely",
     ] == faults
+
+
+def test_every_link_between_pages_leads_somewhere():
+    """A reader who follows a link of the docs arrives."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in LINK.findall(page.read_text()) if "://" not in link]
+
+    dead = [f"{page.relative_to(ROOT)}: {link}" for page, link in links if not (page.parent / link).exists()]
+
+    assert links
+    assert [] == dead
