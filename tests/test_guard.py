@@ -10,11 +10,11 @@ import pytest
 from benteng.contract import Contract, shape_of
 from benteng.envelope import VERSION, JobClaims
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
-from benteng.guard import CELL, GATE, SUPERVISOR, Check, judge
+from benteng.guard import CELL, GATE, SUPERVISOR, judge
 from benteng.guard.security import security
 from benteng.job import ArtifactRef, Job, Refs, sha256_hex
 from benteng.policy import Tier
-from benteng.verdict import ADMIT, Admit, Divert, Hold, Refuse
+from benteng.verdict import ADMIT, Admit, Check, Divert, Hold, Refuse
 from tests.guard_cases import DIGEST, case, evidence, job_type
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benteng.job import TYPE_NAME, new_job_id, operation_key, own_operation_key, sha256_hex
+from benteng.job import new_job_id, operation_key, own_operation_key, sha256_hex
+from benteng.policy import TYPE_NAME
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "operation_v1.json").read_text())
 

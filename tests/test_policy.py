@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from benteng.errors import DefinitionError, PolicyError
-from benteng.outcome import ErrorClass
 from benteng.policy import (
     FLOORS,
     LIMITS,
@@ -23,6 +22,7 @@ from benteng.policy import (
     pending_for,
     render_lock,
 )
+from benteng.raised import ErrorClass
 
 WRITTEN = frozenset({"effect", "resources"})
 

@@ -12,21 +12,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
 from benteng import inert
 from benteng.errors import BentengError, Refused
-from benteng.job import PRIORITY_DEFAULT
 from benteng.lifecycle import TERMINAL, State
-from benteng.outcome import ErrorClass
-from benteng.policy import POOL_DEFAULT, Effect, Tier
+from benteng.policy import POOL_DEFAULT, PRIORITY_DEFAULT, Effect, Tier
+from benteng.raised import ErrorClass
 from benteng.task import UNDECLARED, Handler, Options, Registry, register
 from benteng.verdict import Verdict
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from benteng.gate import Gate, JobSpec
     from benteng.store.records import Receipt as Admitted
     from benteng.store.records import Status

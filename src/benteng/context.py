@@ -6,11 +6,13 @@ bounded there; what it gives comes from the grant (DESIGN section 6).
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from benteng.job import ArtifactRef
+if TYPE_CHECKING:
+    from logging import Logger
+    from pathlib import Path
+
+    from benteng.job import ArtifactRef
 
 
 class Channel(Protocol):
@@ -40,10 +42,9 @@ class Context:
     it. operation_key  identity of the operation (hex): pass it to every system that dedupes by key
     attempt        which try this is, from 1
     scratch        the attempt's own directory, deleted afterwards
-    log            a logger; lines are bounded, cleaned, and carry no secret
     """
 
-    __slots__ = ("_channel", "attempt", "fence", "log", "operation_key", "scratch")
+    __slots__ = ("_channel", "attempt", "fence", "operation_key", "scratch")
 
     def __init__(self, channel: Channel, *, fence: int, operation_key: str, attempt: int, scratch: Path) -> None:
         self._channel = channel
@@ -51,7 +52,13 @@ class Context:
         self.operation_key = operation_key
         self.attempt = attempt
         self.scratch = scratch
-        self.log = logging.getLogger("benteng.handler")
+
+    @property
+    def log(self) -> Logger:
+        """A logger for people; lines are cleaned and bounded on their way out of the cell."""
+        import logging
+
+        return logging.getLogger("benteng.handler")
 
     @property
     def remaining_seconds(self) -> float:
@@ -74,4 +81,6 @@ class Context:
 
         `ref` is a field of type `Artifact` of the payload. Raises Suspicious when the bytes are not what the job names.
         """
+        from benteng.job import ArtifactRef
+
         return self._channel.artifact(ArtifactRef(str(getattr(ref, "id", "")), str(getattr(ref, "sha256", ""))))

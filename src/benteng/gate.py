@@ -24,10 +24,10 @@ from benteng.errors import Conflict, KeyringError, PolicyError, Refused, RuleErr
 from benteng.evidence import Evidence
 from benteng.guard import GATE, Case, Door, judge
 from benteng.guard.integrity import identity_of, refs_of
-from benteng.job import PRIORITY_DEFAULT, PRIORITY_MAX, Job, new_job_id
+from benteng.job import Job, new_job_id
 from benteng.keyring import SigningKey
 from benteng.lifecycle import State
-from benteng.policy import Tier, TypePolicy
+from benteng.policy import PRIORITY_DEFAULT, PRIORITY_MAX, Tier, TypePolicy
 from benteng.store.contract import Producer
 from benteng.store.records import Admission, Disposal, Question, Receipt, Refusal
 from benteng.task import Handler, JobType, Registry

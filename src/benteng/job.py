@@ -7,7 +7,6 @@ and operation key are computed from those bytes, so that every door can compute 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,13 +14,7 @@ import msgspec
 
 from benteng.clock import Instant
 from benteng.evidence import Evidence
-from benteng.policy import Tier
-
-PRIORITY_DEFAULT = 5
-PRIORITY_MAX = 9
-RESOURCES_MAX = 16
-TYPE_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,3}", re.ASCII)
-"""`name@major`; matched in full. The name is dotted lower-case words, the major a number without leading zero."""
+from benteng.policy import PRIORITY_DEFAULT, Tier
 
 _UUID_VERSION_7 = 0x7 << 76
 _UUID_VARIANT = 0b10 << 62

@@ -9,20 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
+from benteng.raised import ErrorClass, Retry, Snooze
 from benteng.raised import Permanent as RaisedPermanent
-from benteng.raised import Retry, Snooze
 from benteng.raised import Suspicious as RaisedSuspicious
 from benteng.verdict import Divert, Hold, Refuse
-
-
-class ErrorClass(StrEnum):
-    """The three kinds of error of the seed ("Klasifikasi error sebelum retry"). Only transient is retried."""
-
-    TRANSIENT = "transient"
-    PERMANENT = "permanent"
-    SUSPICIOUS = "suspicious"
 
 
 @dataclass(frozen=True, slots=True)

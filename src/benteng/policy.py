@@ -8,6 +8,7 @@ type below its tier's floor is refused when it is defined. Every limit of benten
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,12 +16,17 @@ from enum import StrEnum
 import msgspec
 
 from benteng.errors import DefinitionError, PolicyError
-from benteng.outcome import ErrorClass
+from benteng.raised import ErrorClass
 
 DAY_SECONDS = 86_400
 LOCK_VERSION = 1
 LOCK_BYTES_MAX = 4 * 1024 * 1024
 POOL_DEFAULT = "default"
+PRIORITY_DEFAULT = 5
+PRIORITY_MAX = 9
+RESOURCES_MAX = 16
+TYPE_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,3}", re.ASCII)
+"""`name@major`; matched in full. The name is dotted lower-case words, the major a number without leading zero."""
 
 
 class Tier(StrEnum):

@@ -1,10 +1,20 @@
-"""What a handler raises to say how its attempt ended, when it did not simply return.
+"""What a handler raises to say how its attempt ended, and the three classes of error.
 
 Anything else that a handler raises is classified by the table of names of its job type, and otherwise is transient
 for a `repeatable` type and uncertain for a `once` type (DESIGN section 3, "Effect").
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorClass(StrEnum):
+    """The three kinds of error of the seed ("Klasifikasi error sebelum retry"). Only transient is retried."""
+
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    SUSPICIOUS = "suspicious"
 
 
 class HandlerSignal(Exception):  # noqa: N818 - these are words a handler says, not errors

@@ -17,11 +17,9 @@ import msgspec
 from benteng.context import Context
 from benteng.contract import Parsed, Shape, shape_of
 from benteng.errors import DefinitionError
-from benteng.guard.case import Check
-from benteng.job import TYPE_NAME
-from benteng.outcome import ErrorClass
-from benteng.policy import LIMITS, POOL_DEFAULT, Effect, KeyPath, Limits, Tier, TypePolicy, check_floors
-from benteng.verdict import Verdict
+from benteng.policy import LIMITS, POOL_DEFAULT, TYPE_NAME, Effect, KeyPath, Limits, Tier, TypePolicy, check_floors
+from benteng.raised import ErrorClass
+from benteng.verdict import Check, Verdict
 
 Handler = Callable[..., object]
 F = TypeVar("F", bound=Handler)

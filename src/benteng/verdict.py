@@ -6,6 +6,7 @@ forgets to look at it fails loudly instead of letting a job pass (python-tuf#137
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -58,3 +59,12 @@ class Refuse(_Said):
 Verdict = Admit | Hold | Divert | Refuse
 
 ADMIT = Admit()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A user's semantic check: pure, over the payload and the facts it needs, which are passed by name."""
+
+    name: str
+    function: Callable[..., Verdict]
+    needs: tuple[str, ...] = ()

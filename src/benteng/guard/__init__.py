@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from benteng.evidence import Evidence
 from benteng.guard.access import access
 from benteng.guard.approval import approval
-from benteng.guard.case import Case, Check, Door
+from benteng.guard.case import Case, Door
 from benteng.guard.control import control
 from benteng.guard.integrity import integrity
 from benteng.guard.schema import schema
@@ -56,4 +56,4 @@ def _broken(guard: Guard, what: str) -> Refuse:
     return Refuse("G-broken", f"the check {name} failed ({what})", "mend the check: a check must return a verdict")
 
 
-__all__ = ["CELL", "GATE", "SUPERVISOR", "Case", "Check", "Door", "Guard", "judge"]
+__all__ = ["CELL", "GATE", "SUPERVISOR", "Case", "Door", "Guard", "judge"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ from benteng.contract import Parsed, Shape
 from benteng.envelope import JobClaims
 from benteng.job import Job
 from benteng.policy import TypePolicy
-from benteng.verdict import Verdict
+from benteng.verdict import Check
 
 
 class Door(StrEnum):
@@ -19,15 +19,6 @@ class Door(StrEnum):
     GATE = "gate"
     WORKER = "worker"
     REPLAY = "replay"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A user's semantic check: pure, over the payload and the facts it needs, which are passed by name."""
-
-    name: str
-    function: Callable[..., Verdict]
-    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

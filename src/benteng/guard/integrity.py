@@ -14,8 +14,8 @@ from benteng.envelope import JobClaims, match
 from benteng.errors import EnvelopeError, RuleError
 from benteng.evidence import Evidence
 from benteng.guard.case import Case
-from benteng.job import RESOURCES_MAX, ArtifactRef, Job, Refs, operation_key, own_operation_key, sha256_hex
-from benteng.policy import KeyPath, Tier, TypePolicy
+from benteng.job import ArtifactRef, Job, Refs, operation_key, own_operation_key, sha256_hex
+from benteng.policy import RESOURCES_MAX, KeyPath, Tier, TypePolicy
 from benteng.verdict import ADMIT, Refuse, Verdict
 
 WIDE = PayloadLimits(65_536, 32, 65_536, 65_536)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benteng.evidence import Evidence
-from benteng.guard.case import Case, Check
-from benteng.verdict import ADMIT, Admit, Refuse, Verdict
+from benteng.guard.case import Case
+from benteng.verdict import ADMIT, Admit, Check, Refuse, Verdict
 
 
 def semantic(case: Case, evidence: Evidence) -> Verdict:
