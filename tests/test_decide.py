@@ -245,9 +245,6 @@ def test_delay_is_always_a_bounded_number(outcome, attempt, seed):
     assert 0.0 <= delay <= 600.0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="decide._snooze: min(max(nan, ..), ..) is nan; reported to the owner of decide.py"
-)
 def test_snooze_of_nan_is_a_bounded_number():
     """A handler that snoozes for NaN seconds comes back within the bounds all the same."""
     assert 0.5 <= decided(Snoozed(math.nan)).delay_seconds <= 600.0

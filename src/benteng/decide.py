@@ -7,6 +7,7 @@ cannot retry for ever (DESIGN section 2). Only transient errors are retried: bou
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -116,7 +117,7 @@ def _transient(attempt: Attempt, outcome: Transient, policy: TypePolicy, rng: Ra
         return _quarantine(QuarantineReason.EXHAUSTED, outcome.error)
     delay = backoff_seconds(attempt.number, policy.limits, rng)
     if outcome.retry_after_seconds is not None:
-        delay = min(max(delay, outcome.retry_after_seconds), policy.limits.backoff_seconds_max)
+        delay = _bounded(outcome.retry_after_seconds, delay, policy.limits.backoff_seconds_max)
     return Decision(Disposition.RETRY, delay, error=outcome.error)
 
 
@@ -133,8 +134,13 @@ def _crashed(attempt: Attempt, outcome: Crashed, policy: TypePolicy, rng: Random
 def _snooze(attempt: Attempt, outcome: Snoozed, limits: Limits) -> Decision:
     if attempt.snoozes >= limits.snoozes_max:
         return _quarantine(QuarantineReason.EXHAUSTED, outcome.reason or "snoozed too often")
-    delay = min(max(outcome.after_seconds, limits.backoff_seconds_min), limits.snooze_seconds_max)
+    delay = _bounded(outcome.after_seconds, limits.backoff_seconds_min, limits.snooze_seconds_max)
     return Decision(Disposition.SNOOZE, delay, error=outcome.reason)
+
+
+def _bounded(seconds: float, low: float, high: float) -> float:
+    """Return a delay that a handler asked for, within bounds; what is no number waits longest."""
+    return high if math.isnan(seconds) else min(max(seconds, low), high)
 
 
 def _interrupted(policy: TypePolicy) -> Decision:

@@ -104,7 +104,7 @@ def _refuse_pending(code: Mapping[str, TypePolicy]) -> None:
     for name, policy in code.items():
         for row in pending_for(policy.tier):
             raise PolicyError(
-                f"P-{row.floor}",
-                f"{name} is {policy.tier} and this version does not have: {row.missing}",
+                "F-pending",
+                f"{name} is {policy.tier}, and this version does not have {row.floor}: {row.missing}",
                 fix='use environment = "dev" to try it, or tier LOW',
             )
