@@ -1,0 +1,96 @@
+"""Configuration: where values come from, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from benteng.config import Environment, load
+from benteng.errors import PolicyError
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes benteng.toml into the test's directory."""
+
+    def write(text):
+        path = tmp_path / "benteng.toml"
+        path.write_text(text)
+        path.chmod(0o600)
+        return path
+
+    return write
+
+
+def test_without_a_file_the_embedded_defaults_hold(tmp_path):
+    """Nothing to configure: dev, the embedded store, lock and keys in the working directory."""
+    config = load(tmp_path, {})
+
+    assert config.environment is Environment.DEV
+    assert config.dsn == ""
+    assert config.lock == tmp_path / "benteng.lock"
+    assert config.keys == tmp_path / ".benteng"
+
+
+def test_the_file_is_found_upwards(tmp_path, write):
+    """A command run in a subdirectory sees the project's file, and paths are relative to the file."""
+    write('dsn = "sqlite:///queue.db"\n')
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+
+    config = load(below, {})
+
+    assert config.dsn == f"sqlite:///{tmp_path}/queue.db"
+    assert config.root == tmp_path
+
+
+def test_arguments_win_over_variables_and_variables_over_the_file(tmp_path, write):
+    """Each value says where it came from."""
+    path = write('environment = "dev"\napp = "a:app"\ndsn = "sqlite:////x.db"\n')
+
+    config = load(tmp_path, {"BENTENG_APP": "b:app", "BENTENG_DSN": "sqlite:////y.db"}, dsn="sqlite:////z.db")
+
+    assert (config.app, config.dsn) == ("b:app", "sqlite:////z.db")
+    assert config.sources == {"environment": str(path), "app": "BENTENG_APP", "dsn": "argument"}
+
+
+def test_pools_are_read(tmp_path, write):
+    """A pool that the file does not mention has the defaults."""
+    write("[pool.patch]\nconcurrency = 2\nenv = ['LANG']\n")
+
+    config = load(tmp_path, {})
+
+    assert config.pool("patch").concurrency == 2
+    assert config.pool("patch").env == ("LANG",)
+    assert config.pool("other").concurrency == 4
+
+
+@pytest.mark.parametrize(
+    "text, rule, hint",
+    [
+        ("enviroment = 'dev'", "N-unknown", "environment"),
+        ("environment = 'staging'", "N-value", "environment"),
+        ("[pool.x]\nconcurency = 2", "N-value", "concurency"),
+        ("app = ", "N-format", "TOML"),
+    ],
+    ids=["typo", "value", "pool", "syntax"],
+)
+def test_a_wrong_file_is_refused_with_a_hint(tmp_path, write, text, rule, hint):
+    """A typo is an error that says what was meant."""
+    write(text)
+
+    with pytest.raises(PolicyError) as caught:
+        load(tmp_path, {})
+
+    assert caught.value.rule == rule
+    assert hint in str(caught.value)
+
+
+def test_a_file_that_others_may_write_is_refused(tmp_path, write):
+    """Whoever can write the configuration can loosen it."""
+    write("environment = 'dev'").chmod(0o666)
+
+    with pytest.raises(PolicyError) as caught:
+        load(tmp_path, {})
+
+    assert caught.value.rule == "N-mode"
+    assert "chmod" in caught.value.fix
