@@ -1,0 +1,246 @@
+"""Promises of the keeper: `reclaim`, `stage`, `purge`, `lead`."""
+
+from __future__ import annotations
+
+from benteng.decide import Disposition
+from benteng.lifecycle import OperationState, QuarantineReason, State
+from benteng.store.records import Disposal
+from benteng.testing.bench import Bench, proof, settlement
+from benteng.testing.conformance.base import Promises
+from benteng.testing.ledger import BRIEF, HIGH, LOW, MEDIUM, ONCE, Twin
+
+
+class ReclaimPromises(Promises):
+    """Verb `reclaim`."""
+
+    def test_lease_that_runs_is_left_alone(self, bench: Bench) -> None:
+        """Until the last instant of the lease nothing is taken back, also not by a second keeper at its start (C16)."""
+        grant = bench.started()
+        bench.advance(29.9)
+
+        assert [] == bench.ledger.keeper().reclaim(10)
+        assert State.RUNNING is bench.state(grant.job.id)
+
+    def test_lost_job_is_ready_again_and_the_crash_counted(self, bench: Bench) -> None:
+        """A repeatable job whose lease ran out is ready, with one crash and its attempt spent (case C08)."""
+        grant = bench.started()
+        bench.advance(31)
+
+        (answer,) = bench.reclaim()
+
+        view = bench.view(grant.job.id)
+        assert (grant.job.id, State.READY) == (answer.job_id, answer.state)
+        assert (State.READY, 1, 1) == (view.state, view.attempts, view.crashes)
+        assert 2 == bench.claim()[0].attempt.number
+
+    def test_poison_job_ends_as_crashed(self, bench: Bench) -> None:
+        """A job that kills its worker each time is quarantined as crashed after `crashes_max` (case C26)."""
+        job, tries = bench.admitted(), 0
+        while bench.claim():
+            tries += 1
+            bench.advance(31)
+            bench.reclaim()
+
+        assert (2, QuarantineReason.CRASHED) == (tries, bench.view(job.id).reason)
+
+    def test_once_is_uncertain(self, bench: Bench) -> None:
+        """A `once` job whose worker vanished is never run again by itself (case C100)."""
+        grant = bench.started(ONCE, operation="a")
+        bench.advance(31)
+
+        (answer,) = bench.reclaim()
+
+        assert (State.QUARANTINED, QuarantineReason.UNCERTAIN) == (answer.state, answer.reason)
+        assert OperationState.UNCERTAIN is bench.view(grant.job.id).operation
+        assert [] == bench.claim()
+
+    def test_reclaim_twice_is_reclaim_once(self, bench: Bench) -> None:
+        """A second pass finds nothing: the crash is counted once."""
+        grant = bench.started()
+        bench.advance(31)
+        bench.reclaim()
+
+        assert [] == bench.reclaim()
+        assert 1 == bench.view(grant.job.id).crashes
+
+    def test_reclaim_takes_up_to_n(self, bench: Bench) -> None:
+        """Bounded batches, and after enough of them nothing is left (case C13)."""
+        bench.admit(*(bench.job() for _ in range(7)))
+        bench.claim(7)
+        bench.advance(31)
+
+        assert [3, 3, 1, 0] == [len(bench.reclaim(3)) for _ in range(4)]
+
+    def test_settled_job_is_not_reclaimed(self, bench: Bench) -> None:
+        """Completed stays completed, whatever the lease said (cases C17, C20)."""
+        grant = bench.started()
+        bench.advance(31)
+        bench.settle(settlement(grant))
+
+        assert [] == bench.reclaim()
+        assert State.COMPLETED is bench.state(grant.job.id)
+
+    def test_renewed_lease_is_not_reclaimed(self, bench: Bench) -> None:
+        """The lease that counts is the one on the job now."""
+        grant = bench.started()
+        bench.advance(29)
+        bench.consumer.extend([proof(grant)])
+        bench.advance(29)
+
+        assert [] == bench.reclaim()
+
+    def test_damaged_row_does_not_stop_the_others(self, ledger: Twin, bench: Bench) -> None:
+        """One running row that cannot be read: the others are taken back (I15)."""
+        jobs = [bench.job() for _ in range(3)]
+        bench.admit(*jobs)
+        bench.claim(3)
+        ledger.damage(jobs[1].id)
+        bench.advance(31)
+
+        reclaimed = {answer.job_id for answer in bench.reclaim()}
+
+        assert {jobs[0].id, jobs[2].id} <= reclaimed
+
+
+class StagePromises(Promises):
+    """Verb `stage`."""
+
+    def test_due_jobs_become_ready(self, bench: Bench) -> None:
+        """Who is due is ready, who is not waits; the answer says how many and when the next is due."""
+        due = bench.admitted(available_at=bench.clock() + 5_000_000)
+        later = bench.admitted(available_at=bench.clock() + 65_000_000)
+        bench.advance(5)
+
+        staged = bench.stage()
+
+        assert (1, 60.0) == (staged.ready, staged.next_seconds)
+        assert ["ready", "scheduled"] == bench.states(due, later)
+
+    def test_stage_takes_up_to_n(self, bench: Bench) -> None:
+        """Bounded batches (case C52)."""
+        bench.admit(*(bench.job(available_at=bench.clock() + 1_000_000) for _ in range(7)))
+        bench.advance(2)
+
+        assert [3, 3, 1, 0] == [bench.stage(3).ready for _ in range(4)]
+
+    def test_expired_jobs_are_quarantined(self, bench: Bench) -> None:
+        """Scheduled, ready and held jobs past `expires_at` are set aside and their keys freed: they never started."""
+        until = bench.clock() + 60_000_000
+        jobs = [
+            bench.admitted(MEDIUM, operation="1", expires_at=until),
+            bench.admitted(MEDIUM, operation="2", expires_at=until, available_at=until + 1),
+            bench.admitted(MEDIUM, operation="3", expires_at=until, entry=State.HELD),
+        ]
+        bench.advance(61)
+
+        staged = bench.stage()
+
+        assert 3 == staged.expired
+        assert [QuarantineReason.EXPIRED] * 3 == [bench.view(job.id).reason for job in jobs]
+        assert [OperationState.FREED] * 3 == [bench.view(job.id).operation for job in jobs]
+
+    def test_expired_retry_keeps_its_key(self, bench: Bench) -> None:
+        """A job that started once and then expired keeps its key: something may have happened."""
+        grant = bench.started(MEDIUM, operation="1", expires_at=bench.clock() + 10_000_000)
+        bench.settle(settlement(grant, Disposition.RETRY, delay_seconds=30.0))
+        bench.due()
+
+        assert OperationState.KEPT is bench.view(grant.job.id).operation
+
+    def test_running_job_does_not_expire(self, bench: Bench) -> None:
+        """`expires_at` is about starts: what runs goes on."""
+        grant = bench.started(expires_at=bench.clock() + 10_000_000)
+        bench.advance(20)
+
+        assert 0 == bench.stage().expired
+        assert [State.COMPLETED] == [answer.state for answer in bench.settle(settlement(grant))]
+
+    def test_next_seconds_knows_the_next_lease(self, bench: Bench) -> None:
+        """With nothing scheduled the keeper may sleep until the first lease ends."""
+        assert bench.stage().next_seconds is None
+        bench.started()
+
+        assert 30.0 == bench.stage().next_seconds
+
+    def test_stage_twice_is_stage_once(self, bench: Bench) -> None:
+        """Staging again finds nothing and records nothing."""
+        job = bench.admitted(available_at=bench.clock() + 1_000_000)
+        bench.due()
+        bench.stage()
+
+        assert ["admitted", "staged"] == bench.events(job.id)
+
+
+class PurgePromises(Promises):
+    """Verb `purge`."""
+
+    def test_result_goes_after_its_retention(self, bench: Bench) -> None:
+        """A result is kept for `result_keep_seconds`; then only the result goes, the operation still refuses."""
+        grant = bench.started(MEDIUM, operation="a")
+        bench.settle(settlement(grant, result=b"1"))
+        bench.advance(3_599)
+        assert 0 == bench.keeper.purge(100)
+        assert b"1" == bench.view(grant.job.id).result
+
+        bench.advance(2)
+
+        assert 1 == bench.keeper.purge(100)
+        (receipt,) = bench.admit(bench.job(MEDIUM, operation="a"))
+        assert (Disposal.DUPLICATE, None) == (receipt.disposal, receipt.result)
+
+    def test_operation_goes_after_its_retention(self, bench: Bench) -> None:
+        """After `operation_keep_seconds` a completed operation no longer refuses a second one."""
+        grant = bench.started(BRIEF, operation="a")
+        bench.settle(settlement(grant))
+        bench.advance(86_401)
+        while bench.keeper.purge(1):
+            pass
+
+        (receipt,) = bench.admit(bench.job(BRIEF, operation="a"))
+
+        assert Disposal.ADMITTED is receipt.disposal
+
+    def test_purge_is_bounded_and_leaves_the_rest(self, bench: Bench) -> None:
+        """Up to n rows a call; jobs that are active, quarantined or HIGH are never purged."""
+        active = bench.admitted(priority=9)
+        for policy in (HIGH, LOW, LOW, LOW):
+            grant = bench.started(policy, operation=policy.name + str(bench.clock()), priority=0)
+            bench.settle(settlement(grant, result=b"1"))
+            bench.advance(1)
+        bench.advance(40 * 86_400)
+
+        counts = [bench.keeper.purge(2) for _ in range(6)]
+
+        assert max(counts) <= 2
+        assert 0 == counts[-1]
+        assert State.READY is bench.state(active.id)
+
+    def test_purge_never_touches_the_audit(self, bench: Bench) -> None:
+        """The log only grows."""
+        grant = bench.started(BRIEF, operation="a")
+        bench.settle(settlement(grant, result=b"1"))
+        before = bench.audit()
+        bench.advance(2 * 86_400)
+        bench.keeper.purge(100)
+
+        assert before == bench.audit()[: len(before)]
+
+
+class LeadPromises(Promises):
+    """Verb `lead`."""
+
+    def test_one_leader_at_a_time(self, bench: Bench) -> None:
+        """Whoever has the lease renews it; everybody else is told no, until it ends (case C31)."""
+        other = bench.ledger.keeper()
+
+        assert [True, False, True] == [bench.keeper.lead("k", 10), other.lead("k", 10), bench.keeper.lead("k", 10)]
+        bench.advance(9)
+        assert not other.lead("k", 10)
+        bench.advance(2)
+        assert [True, False] == [other.lead("k", 10), bench.keeper.lead("k", 10)]
+
+    def test_names_are_independent(self, bench: Bench) -> None:
+        """To lead one thing is not to lead another."""
+        other = bench.ledger.keeper()
+
+        assert [True, True] == [bench.keeper.lead("a", 10), other.lead("b", 10)]

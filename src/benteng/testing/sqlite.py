@@ -1,0 +1,114 @@
+"""The harness of the embedded store: a ledger in a directory, and hands inside its file.
+
+Third parties need a module like this one for their own store: see docs/reference/conformance.md.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer, Store
+from benteng.store.open import open_auditor, open_consumer, open_keeper, open_operator, open_producer
+from benteng.testing.clock import TestClock
+from benteng.testing.ledger import POOL
+
+S = TypeVar("S", bound=Store)
+RECIPE = "benteng.testing.sqlite:SqliteLedger"
+
+
+class SqliteLedger:
+    """A ledger in `directory/ledger.db`, whose clock is `directory/clock`."""
+
+    def __init__(self, directory: str | Path, *, environment: str = "dev") -> None:
+        self.directory = Path(directory)
+        self.environment = environment
+        self.path = self.directory / "ledger.db"
+        self.clock = TestClock(self.directory / "clock")
+        self._opened: list[Store] = []
+        self._made: list[SqliteLedger] = []
+
+    @property
+    def dsn(self) -> str:
+        """What `store.open` takes."""
+        return f"sqlite:///{self.path}"
+
+    @property
+    def recipe(self) -> tuple[str, str]:
+        """How another process opens this ledger."""
+        return RECIPE, str(self.directory)
+
+    def producer(self) -> Producer:
+        """Open the producer facet."""
+        return self._kept(open_producer(self.dsn, environment=self.environment, clock=self.clock))
+
+    def consumer(self, pool: str = POOL) -> Consumer:
+        """Open the consumer facet of one pool."""
+        return self._kept(open_consumer(self.dsn, pool, environment=self.environment, clock=self.clock))
+
+    def keeper(self) -> Keeper:
+        """Open the keeper facet."""
+        return self._kept(open_keeper(self.dsn, environment=self.environment, clock=self.clock))
+
+    def operator(self) -> Operator:
+        """Open the operator facet."""
+        return self._kept(open_operator(self.dsn, environment=self.environment, clock=self.clock))
+
+    def auditor(self) -> Auditor:
+        """Open the auditor facet."""
+        return self._kept(open_auditor(self.dsn, environment=self.environment, clock=self.clock))
+
+    def _kept(self, store: S) -> S:
+        self._opened.append(store)
+        return store
+
+    def close(self) -> None:
+        """Close every connection that was opened through this harness."""
+        for each in (*self._opened, *self._made):
+            each.close()
+        self._opened.clear()
+        self._made.clear()
+
+    def copy(self) -> SqliteLedger:
+        """Return a ledger of its own with the same rows and time."""
+        directory = self._beside()
+        with closing(sqlite3.connect(self.path)) as here:
+            here.execute("vacuum into ?", (str(directory / "ledger.db"),))
+        (directory / "ledger.db").chmod(0o600)
+        return self._made_of(SqliteLedger(directory, environment=self.environment), self.clock)
+
+    def production(self) -> SqliteLedger:
+        """Return a fresh `prod` installation."""
+        return self._made_of(SqliteLedger(self._beside(), environment="prod"), self.clock)
+
+    def _made_of(self, ledger: SqliteLedger, clock: Callable[[], int]) -> SqliteLedger:
+        ledger.clock.set(clock())
+        self._made.append(ledger)
+        return ledger
+
+    def _beside(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.directory))
+
+    def give_away(self, job_id: str, origin: str) -> None:
+        """Make a job look as if another origin had admitted it."""
+        self._by_hand("update operation set origin = ? where job_id = ?", origin, job_id)
+        self._by_hand("update job set origin = ? where id = ?", origin, job_id)
+        self._by_hand("update quarantine set origin = ? where id = ?", origin, job_id)
+
+    def damage(self, job_id: str) -> None:
+        """Make the row of a job undecodable."""
+        self._by_hand("update job set refs = '{\"resources\": 7', tier = 'unheard-of' where id = ?", job_id)
+
+    def _by_hand(self, statement: str, *values: str) -> None:
+        with closing(sqlite3.connect(self.path, timeout=5)) as connection, connection:
+            connection.execute(statement, values)
+
+    def remove(self) -> None:
+        """Close, and delete the directory."""
+        self.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
