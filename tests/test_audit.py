@@ -358,6 +358,22 @@ def test_spoiled_consistency_proof_is_refused(old, new, data):
             verify_consistency(old, new, *roots, each)
 
 
+def test_proof_of_a_smaller_tree_proves_nothing_of_a_larger_one():
+    """A true path to a true root is refused when it is too short for the size that is claimed."""
+    with pytest.raises(ProofError):
+        verify_inclusion(LEAVES[0], 0, 8, inclusion_proof(LEAVES[:4], 0), root(LEAVES[:4]))
+    with pytest.raises(ProofError):
+        verify_consistency(3, 8, root(LEAVES[:3]), root(LEAVES[:4]), consistency_proof(LEAVES[:4], 3))
+
+
+def test_proof_of_a_larger_tree_proves_nothing_of_a_smaller_one():
+    """Nor when it is too long: the last of eight leaves is not the only one of a tree with that root."""
+    with pytest.raises(ProofError):
+        verify_inclusion(LEAVES[7], 0, 1, inclusion_proof(LEAVES[:8], 7), root(LEAVES[:8]))
+    with pytest.raises(ProofError):
+        verify_consistency(3, 4, root(LEAVES[:7]), root(LEAVES[:8]), consistency_proof(LEAVES[:8], 7))
+
+
 def test_nothing_follows_from_a_false_empty_tree():
     """The empty tree has one root; an empty proof shows nothing else."""
     with pytest.raises(ProofError):

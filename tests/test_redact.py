@@ -130,6 +130,7 @@ def test_scrub_finds_a_secret_inside_longer_base64(alphabet, before, after):
 def test_scrub_joins_overlapping_secrets():
     """Two secrets that overlap in the text leave no tail of the second."""
     assert f"x{REDACTED}y" == scrub("xabcdefghiy", ["abcdef", "defghi"])
+    assert f"x{REDACTED}y" == scrub("xabcdefghiy", ["abcdefghi", "bcdefg"])
     assert REDACTED == scrub("ababababab", ["ababab", "babab\n"])
 
 

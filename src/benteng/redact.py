@@ -74,7 +74,7 @@ def patterns(text: str) -> str:
 def error_text(exc_name: str, message: str) -> str:
     """Return `Name: message` of an exception on one line of at most 2048 bytes, without what looks like a secret."""
     name = clean_line(exc_name, bytes_max=ERROR_NAME_BYTES_MAX)
-    return clean_line(f"{name}: {patterns(message[:2 * ERROR_BYTES_MAX])}", bytes_max=ERROR_BYTES_MAX)
+    return clean_line(f"{name}: {patterns(message[: 2 * ERROR_BYTES_MAX])}", bytes_max=ERROR_BYTES_MAX)
 
 
 def keyed(key: bytes, value: bytes) -> str:
