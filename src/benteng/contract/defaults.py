@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from benteng.contract.definition import broken
@@ -9,6 +11,8 @@ from benteng.contract.node import Field, Node, places
 from benteng.contract.parser import read
 from benteng.contract.struct_codec import StructCodec
 from benteng.errors import Malformed
+
+_MUTABLE: Final = (list, dict, set, bytearray)
 
 
 def check_defaults(root: Node) -> None:
@@ -30,10 +34,15 @@ def _check(field: Field, owner: Node, at: str) -> None:
         if field.factory not in {list, dict}:  # msgspec writes an empty literal as this factory: a fresh one each time
             raise broken("D-default", "the default is computed", at)
         return
-    if isinstance(field.default, list | dict | set | bytearray):
+    if _is_mutable(field.default):
         raise broken("D-default", "the default is mutable", at)
     if isinstance(owner.type, type) and issubclass(owner.type, msgspec.Struct) and not _is_valid(field, owner.type):
         raise broken("D-default", "the default is no valid value of its field", at)
+
+
+def _is_mutable(default: object) -> bool:
+    # Empty ones are harmless: pydantic copies them for each value, and msgspec has made them a factory.
+    return type(default) in {list, dict, set, bytearray} and default not in ([], {})
 
 
 def _is_valid(field: Field, owner: type[msgspec.Struct]) -> bool:

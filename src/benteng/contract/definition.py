@@ -87,19 +87,19 @@ def _names_secret(words: tuple[str, ...]) -> bool:
 
 def _node_flaws(node: Node, tier: Tier, *, linear_patterns: bool) -> Flaws:
     yield from _type_flaws(node)
+    if pattern := node.limit("pattern"):
+        yield from _pattern_flaws(str(pattern), node.limit("max_length"), linear=linear_patterns)
     if tier is not Tier.LOW and node.form is Form.ANY:
         yield "D-free-text", "an untyped value is refused above LOW"
     if tier is Tier.HIGH:
         yield from _free_flaws(node)
-    if pattern := node.limit("pattern"):
-        yield from _pattern_flaws(str(pattern), node.limit("max_length"), linear=linear_patterns)
 
 
 def _type_flaws(node: Node) -> Flaws:
     name = getattr(node.type, "__name__", "")
     if any(type(mark).__name__.startswith("Secret") for mark in node.marks) or name.startswith("Secret"):
         yield "D-secret", "the type holds a secret"
-    elif node.form is Form.UNKNOWN:
+    if node.form is Form.UNKNOWN:
         yield "D-type", f"the type {clean_name(name or type(node.type).__name__)} is not one of the contract types"
     if any(isinstance(mark, type) or get_origin(mark) for mark in node.marks):
         yield "D-type", "a type stands where a mark should, and would be ignored: write Audited(), Meta(max_length=...)"

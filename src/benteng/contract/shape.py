@@ -54,7 +54,7 @@ from benteng.policy import Tier
 class Parsed:
     """A payload that passed: the typed value, and the canonical bytes that are stored, digested and signed."""
 
-    value: object
+    value: Any  # an instance of the shape's model, which the type checker cannot know here
     canonical: bytes
 
     @property
@@ -147,9 +147,9 @@ class Shape:
         """Return what the audit may show: `Audited` fields in clear, all others as type and length."""
         return summarise(self._root, cast("dict[str, object]", _plain(parsed)))
 
-    def arguments(self, parsed: Parsed) -> dict[str, object]:
+    def arguments(self, parsed: Parsed) -> dict[str, Any]:
         """Return the value's fields by Python name, to call the function that the contract was made of."""
-        return {name: getattr(parsed.value, name) for name in (field.name for field in self._root.fields)}
+        return {field.name: getattr(parsed.value, field.name) for field in self._root.fields}
 
     @cached_property
     def artifact_paths(self) -> tuple[FieldPath, ...]:

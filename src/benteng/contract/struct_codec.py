@@ -157,8 +157,11 @@ def _instant(moment: datetime) -> datetime:
 _AT: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`\Z")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - at `|\Z)", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `([A-Za-z0-9_\-]+)`")
+# Words of msgspec only: a class's own check may raise a message of the same form with a value in it.
+_WORD: Final = "(?:array|bool|bytes|date|datetime|decimal|float|int|null|object|str|uuid)"
 _EXPECTED: Final = re.compile(
-    r"Expected `[^`]*`(?:, got `[a-z]+`| of length [<>=]* ?[0-9]+|(?: [<>]=? [-0-9.e+]+)| matching regex)?"
+    rf"Expected `{_WORD}(?: \| {_WORD})*`"
+    rf"(?:, got `{_WORD}`| of length [<>=]* ?[0-9]+| [<>]=? [-0-9.e+]+| matching regex)?"
 )
 _OWN: Final = {
     MONEY_FORM: "P-money",
