@@ -1,26 +1,61 @@
-"""benteng: a hardened job queue for background jobs whose one wrong execution is expensive."""
+"""benteng: a hardened job queue for background jobs whose one wrong execution is expensive.
 
-from benteng.app import Benteng, NotCompleted, Receipt
-from benteng.context import Context
-from benteng.contract import (
-    Artifact,
-    Audited,
-    Contract,
-    HostName,
-    Money,
-    Sha256,
-    Slug,
-    Target,
-    Text,
-    Waive,
-    Window,
-    kind,
-)
-from benteng.errors import BentengError, Busy, Conflict, DefinitionError, Refused, StoreUnavailable
-from benteng.lifecycle import State
-from benteng.policy import Effect, Tier
-from benteng.raised import ErrorClass, Permanent, Retry, Snooze, Suspicious
-from benteng.verdict import ADMIT, Divert, Hold, Refuse, Verdict
+The public names, each loaded when it is first used: a supervisor or a `benteng --help` loads none of what users
+define jobs with.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benteng.app import Benteng, NotCompleted, Receipt
+    from benteng.context import Context
+    from benteng.contract import (
+        Artifact,
+        Audited,
+        Contract,
+        HostName,
+        Money,
+        Sha256,
+        Slug,
+        Target,
+        Text,
+        Waive,
+        Window,
+        kind,
+    )
+    from benteng.errors import BentengError, Busy, Conflict, DefinitionError, Refused, StoreUnavailable
+    from benteng.gate import JobSpec
+    from benteng.lifecycle import State
+    from benteng.policy import Effect, Tier
+    from benteng.raised import ErrorClass, Permanent, Retry, Snooze, Suspicious
+    from benteng.verdict import ADMIT, Divert, Hold, Refuse, Verdict
+
+_HOME = {
+    "app": ("Benteng", "NotCompleted", "Receipt"),
+    "context": ("Context",),
+    "contract": (
+        "Artifact",
+        "Audited",
+        "Contract",
+        "HostName",
+        "Money",
+        "Sha256",
+        "Slug",
+        "Target",
+        "Text",
+        "Waive",
+        "Window",
+        "kind",
+    ),
+    "errors": ("BentengError", "Busy", "Conflict", "DefinitionError", "Refused", "StoreUnavailable"),
+    "gate": ("JobSpec",),
+    "lifecycle": ("State",),
+    "policy": ("Effect", "Tier"),
+    "raised": ("ErrorClass", "Permanent", "Retry", "Snooze", "Suspicious"),
+    "verdict": ("ADMIT", "Divert", "Hold", "Refuse", "Verdict"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "ADMIT",
@@ -38,6 +73,7 @@ __all__ = [
     "ErrorClass",
     "Hold",
     "HostName",
+    "JobSpec",
     "Money",
     "NotCompleted",
     "Permanent",
@@ -59,3 +95,14 @@ __all__ = [
     "Window",
     "kind",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        msg = f"module 'benteng' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"benteng.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
