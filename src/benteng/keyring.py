@@ -10,12 +10,9 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import difflib
 import hashlib
 import os
-import secrets
 import stat
-import tomllib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -162,6 +159,8 @@ class _KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def parse_trust(text: str) -> TrustRoots:
     """Return the trust roots written in `trust.toml`. Raises KeyringError: wrong in part is wrong whole."""
+    import tomllib
+
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -208,6 +207,8 @@ def _convert(where: str, table: dict[str, object]) -> _KeyTable:
 def _refuse_unknown(where: str, table: Mapping[str, object], known: Iterable[str]) -> None:
     for name in table:
         if name not in known:
+            import difflib
+
             close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
             raise _error("K-unknown", where or TRUST_FILE, "has an unknown field", f"Did you mean {close[0]!r}?")
 
@@ -266,7 +267,7 @@ def _without_value(error: msgspec.ValidationError) -> str:
     return f"{place.strip('.`')} {what}".strip()
 
 
-def _place(error: tomllib.TOMLDecodeError) -> str:
+def _place(error: ValueError) -> str:
     """Return "at line 3, column 9" of a TOML error, without the words that may quote the file."""
     return str(error).rpartition("(")[2].rstrip(")")
 
@@ -306,7 +307,7 @@ def generate(
     now: Instant,
     roles: Iterable[Role] = tuple(Role),
     valid_days: int = VALID_DAYS_DEFAULT,
-    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> TrustRoots:
     """Make one key per role, the installation key, and the trust roots that name them; return the trust roots.
 
@@ -407,7 +408,7 @@ def _refuse_existing(directory: Path, names: Iterable[str]) -> None:
 
 def _create(path: Path, text: str, mode: int) -> None:
     """Write a new file whole and on disk, or not at all; never replace one."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         _write(temporary, text, mode)
         _publish(temporary, path)

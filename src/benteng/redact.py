@@ -13,7 +13,6 @@ import hmac
 import json
 import re
 from collections.abc import Iterable, Iterator
-from urllib.parse import quote, quote_plus
 
 CLEAN_BYTES_MAX = 8192
 LINE_BYTES_MAX = 2048
@@ -144,6 +143,8 @@ def _encodings(secret: str) -> Iterator[str]:
 
 
 def _url_encodings(raw: bytes) -> Iterator[str]:
+    from urllib.parse import quote, quote_plus
+
     # "/" is safe in paths, "!'()*" in JavaScript's encodeURIComponent.
     for encoded in (quote(raw, safe=""), quote(raw, safe="/"), quote(raw, safe="!'()*"), quote_plus(raw)):
         yield from (encoded, re.sub(r"%..", lambda match: match[0].lower(), encoded))
