@@ -1,0 +1,1 @@
+"""What people use to run benteng: the command line, its explanations and its examination of an installation."""

@@ -1,0 +1,100 @@
+"""`benteng init`: the files of a first application. Never overwrites one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from benteng.clock import system_clock
+from benteng.ops.cli.options import json_option
+from benteng.ops.output import document, say, write
+
+if TYPE_CHECKING:
+    from benteng.config import Config
+
+CONFIG = """\
+# benteng: see `benteng config show --sources`. Unknown keys are errors.
+environment = "dev"      # "prod" refuses what is not safe; dev does it, aloud
+app = "jobs:app"         # module:attribute of the application
+
+[pool.default]
+concurrency = 4          # attempts at the same time
+"""
+
+JOBS = '''\
+"""The job types of this application."""
+
+from benteng import Benteng
+
+app = Benteng()
+
+
+@app.job
+def greet(name: str) -> str:
+    """Harmless when doubled, so it is LOW, and its signature is its contract."""
+    return f"Halo, {name}"
+'''
+
+IGNORE = """\
+# Private keys: never in a repository.
+*
+"""
+
+
+@click.command
+@click.option("--keys", "only_keys", is_flag=True, help="Make only the keys.")
+@json_option
+def command(*, only_keys: bool, as_json: bool) -> None:
+    """Write benteng.toml (dev), an example jobs.py, and keys in .benteng/, where they are missing.
+
+    A file that exists is left as it is, and said.
+    """
+    here = Path.cwd()
+    written: list[str] = []
+    kept: list[str] = []
+    if not only_keys:
+        for name, text in (("benteng.toml", CONFIG), ("jobs.py", JOBS)):
+            (written if _create(here / name, text) else kept).append(name)
+    _keys(written, kept)
+    if as_json:
+        document("init", {"written": written, "kept": kept})
+        return
+    for name in written:
+        write(f"wrote {name}")
+    for name in kept:
+        say(f"{name} exists: left as it is")
+    if not only_keys:
+        say("next: benteng enqueue greet name=dunia && benteng worker --once")
+
+
+def _create(path: Path, text: str) -> bool:
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        return False
+    path.chmod(0o644)  # whatever the umask: a configuration that others may write is refused
+    return True
+
+
+def _keys(written: list[str], kept: list[str]) -> None:
+    from benteng.config import load
+    from benteng.keyring import TRUST_FILE
+
+    config = load()
+    name = os.path.relpath(config.keys)
+    if (config.keys / TRUST_FILE).exists():
+        kept.append(name)
+        return
+    _generate(config)
+    _create(config.keys / ".gitignore", IGNORE)
+    written.append(name)
+
+
+def _generate(config: Config) -> None:
+    from benteng.keyring import generate
+
+    generate(config.keys, origin=f"os:{os.getuid()}", now=system_clock())

@@ -1,0 +1,95 @@
+"""The options that commands share, and how a command reaches configuration and store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from benteng.errors import PolicyError, Refused
+from benteng.ops.cli import JSON_WANTED
+from benteng.ops.exits import Exit, Fault
+
+if TYPE_CHECKING:
+    from benteng.config import Config
+    from benteng.store.contract import Auditor, Operator
+    from benteng.store.records import JobView
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _remember(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
+    if value:
+        ctx.meta[JSON_WANTED] = True
+    return value
+
+
+def json_option(command: F) -> F:
+    """Give a command `--json`: one document, also for its error."""
+    said = "Write one JSON document."
+    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_remember, help=said)(command)
+
+
+def json_lines_option(command: F) -> F:
+    """Give a command `--jsonl`: one document a line."""
+    said = "Write one JSON document a line."
+    return click.option("--jsonl", "as_lines", is_flag=True, is_eager=True, callback=_remember, help=said)(command)
+
+
+def reason_option(command: F) -> F:
+    """Give a command that changes something its `--reason`, which the audit log keeps."""
+    return click.option("--reason", required=True, callback=_reason, help="Why; the audit log keeps it.")(command)
+
+
+def _reason(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("say why")
+    return value.strip()
+
+
+def configuration() -> Config:
+    """Return the configuration as seen from the working directory."""
+    from benteng.config import load
+
+    return load()
+
+
+@contextmanager
+def operator() -> Generator[Operator]:
+    """Open the operator's facet. The person is the OS user; there is no flag for that."""
+    from benteng.opening import dsn_of
+    from benteng.store.open import open_operator
+
+    config = configuration()
+    with closing(open_operator(dsn_of(config), environment=config.environment.value)) as opened:
+        yield opened
+
+
+@contextmanager
+def auditor() -> Generator[Auditor]:
+    """Open the auditor's facet."""
+    from benteng.opening import dsn_of
+    from benteng.store.open import open_auditor
+
+    config = configuration()
+    with closing(open_auditor(dsn_of(config), environment=config.environment.value)) as opened:
+        yield opened
+
+
+@contextmanager
+def rules() -> Generator[None]:
+    """Let a rule of the store that a request breaks count as a refusal, not as a fault of the configuration."""
+    try:
+        yield
+    except PolicyError as error:
+        raise Refused(error.rule, error.reason, field=error.field, fix=error.fix) from None
+
+
+def found(opened: Operator, job_id: str) -> JobView:
+    """Return a job. Raises Fault when the store does not know it."""
+    view = opened.show(job_id)
+    if view is None:
+        raise Fault(Exit.NOT_FOUND, "the store knows no such job", fix="benteng jobs list shows which there are")
+    return view
