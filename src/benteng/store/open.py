@@ -1,0 +1,98 @@
+"""Open a ledger by its address, one facet at a time. The only module that knows the concrete stores.
+
+One address, one facet: whoever opens a producer cannot call an operator's verb. What an address means:
+`sqlite:///relative.db`, `sqlite:////absolute/path.db`; `default_dsn()` is a file in the user's state directory.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Never
+from urllib.parse import unquote, urlsplit
+
+from benteng.clock import Clock, system_clock
+from benteng.errors import PolicyError
+from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer
+
+if TYPE_CHECKING:
+    from benteng.store.sqlite.connection import Place
+
+SUPPORTED = "sqlite:///relative.db or sqlite:////absolute/path.db"
+_LATER = ("postgres", "postgresql", "redis", "rediss", "valkey")
+
+
+def default_dsn() -> str:
+    """Return the address of the ledger in the user's state directory, outside every root that a cell may read."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
+    return f"sqlite:///{home / 'benteng' / 'benteng.db'}"
+
+
+def open_producer(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> Producer:
+    """Open the facet that admits jobs.
+
+    All `open_` functions raise PolicyError for an address or environment that cannot be, StoreError for a file that is
+    open to others, StoreUnavailable and StoreDamaged as their names say.
+    """
+    from benteng.store.sqlite.producer import SqliteProducer
+
+    return SqliteProducer(_place(dsn, environment, clock))
+
+
+def open_consumer(dsn: str, pool: str, *, environment: str = "dev", clock: Clock = system_clock) -> Consumer:
+    """Open the facet of one worker of one pool."""
+    from benteng.store.sqlite.consumer import SqliteConsumer
+
+    return SqliteConsumer(_place(dsn, environment, clock), pool)
+
+
+def open_keeper(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> Keeper:
+    """Open the facet of what time does."""
+    from benteng.store.sqlite.keeper import SqliteKeeper
+
+    return SqliteKeeper(_place(dsn, environment, clock))
+
+
+def open_operator(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> Operator:
+    """Open the facet of a person."""
+    from benteng.store.sqlite.operator import SqliteOperator
+
+    return SqliteOperator(_place(dsn, environment, clock))
+
+
+def open_auditor(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> Auditor:
+    """Open the facet that reads the log."""
+    from benteng.store.sqlite.auditor import SqliteAuditor
+
+    return SqliteAuditor(_place(dsn, environment, clock))
+
+
+def _place(dsn: str, environment: str, clock: Clock) -> Place:
+    from benteng.store.sqlite.connection import Place
+    from benteng.store.sqlite.file import make_directory
+
+    path = path_of(dsn)
+    if dsn == default_dsn():
+        make_directory(path.parent)
+    return Place(path, environment, clock)
+
+
+def path_of(dsn: str) -> Path:
+    """Return the absolute path that a SQLite address names. Raises PolicyError for any other address."""
+    parts = urlsplit(dsn)
+    if parts.scheme in _LATER:
+        _refuse(f"{parts.scheme} ledgers are not in this version")
+    if parts.scheme != "sqlite":
+        _refuse("the address does not begin with a scheme that is known")
+    if parts.netloc or parts.query or parts.fragment or len(parts.path) < 2:  # noqa: PLR2004  "/" and a name
+        _refuse("the address names no file")
+    path = unquote(parts.path[1:])
+    if "\0" in path or path.startswith(":memory:"):
+        _refuse("the address names no file")
+    return Path(path).absolute()
+
+
+def _refuse(reason: str) -> Never:
+    # The address itself is not repeated: for other stores it carries a password.
+    raise PolicyError("S-dsn", reason, fix=f"use {SUPPORTED}")

@@ -1,0 +1,252 @@
+"""Let one job in: the store's own checks, the operation it reserves, and the state in which it enters.
+
+The gate has judged already; what is checked here is what the gate cannot be trusted with or cannot see in time: origin,
+policy, limits, switches, and whether the operation exists. First refusal counts.  Trust: nothing of the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benteng.audit import Event
+from benteng.errors import StoreDamaged
+from benteng.evidence import ControlMode
+from benteng.job import Job, sha256_hex
+from benteng.lifecycle import ENTRY, QuarantineReason, State
+from benteng.policy import PRIORITY_MAX, RESOURCES_MAX, TYPE_NAME
+from benteng.redact import keyed
+from benteng.store.records import Disposal, Receipt
+from benteng.store.sqlite import control, moves, refusals
+from benteng.store.sqlite.evidence import may_speak
+from benteng.store.sqlite.policies import TypeFact, type_fact
+from benteng.store.sqlite.rows import HEX_64, JOB_ID, encode
+from benteng.store.sqlite.statements import statements
+from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.text import bounded
+
+_ADMIT = statements("admit")
+
+DEPTH_MAX = 100_000
+"""Active jobs of one origin."""
+
+NAME_BYTES_MAX = 256
+REFS_MAX = 256
+ENVELOPE_BYTES_MAX = 16 * 1024
+SUMMARY_BYTES_MAX = 4096
+INSTANT_MAX = 1 << 56
+"""The year 4253: an instant beyond it is a mistake, and sums with it would leave 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """One job on its way in. `origin` is who asks, `parent` the job that adds it as its successor."""
+
+    job: Job
+    origin: str
+    entry: State = State.READY
+    rule: str = ""
+    reason: str = ""
+    parent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the store itself does not let a job in."""
+
+    rule: str
+    reason: str
+    suspicious: bool = False
+
+
+def enter(tx: Tx, entrance: Entrance) -> Receipt:
+    """Let the job in, or say why not. Whatever comes out is recorded."""
+    refusal = refusal_of(tx, entrance)
+    if refusal:
+        return refuse(tx, entrance, refusal)
+    owner = tx.one(_ADMIT["owner"], {"key": entrance.job.operation_key})
+    if owner:
+        return _known(tx, entrance, owner)
+    if tx.one(_ADMIT["id_taken"], {"id": entrance.job.id}):
+        return refuse(tx, entrance, Refusal("S-id", "the job id belongs to another operation", suspicious=True))
+    if _is_full(tx, entrance.origin):
+        return refuse(tx, entrance, Refusal("S-depth", f"the origin has {DEPTH_MAX} jobs waiting"))
+    return _admit(tx, entrance)
+
+
+def refuse(tx: Tx, entrance: Entrance, refusal: Refusal) -> Receipt:
+    """Record that the store did not let the job in."""
+    _record(tx, entrance, refusal.rule, refusal.reason, suspicious=refusal.suspicious)
+    return Receipt(Disposal.REFUSED, rule=refusal.rule, reason=refusal.reason)
+
+
+def refusal_of(tx: Tx, entrance: Entrance) -> Refusal | None:
+    """Return the first rule of the store that the job breaks, or None."""
+    job = entrance.job
+    malformed = _malformed(job)
+    if malformed:
+        return malformed
+    if job.origin != entrance.origin:
+        return Refusal("S-origin", "the job names another origin than the one that asks", suspicious=True)
+    fact = type_fact(tx, job.type)
+    if fact is None:
+        return Refusal("S-type", "the store does not know this job type")
+    return _against_policy(job, fact) or _against_rules(tx, entrance, fact)
+
+
+def refusal_to_return(tx: Tx, job: Job) -> Refusal | None:
+    """Return why a quarantined job may not come back: the rules of an entrance, but for its generation."""
+    return refusal_of(tx, Entrance(replace(job, generation=0), origin=job.origin))
+
+
+def _malformed(job: Job) -> Refusal | None:
+    if not JOB_ID.fullmatch(job.id) or not TYPE_NAME.fullmatch(job.type) or not HEX_64.fullmatch(job.operation_key):
+        return Refusal("S-format", "id, type or operation key is not well formed", suspicious=True)
+    if not all(_is_name(text) for text in (job.origin, job.actor, job.request_id, job.policy_sha256)):
+        return Refusal("S-format", "origin, actor or request id is too long or has control characters", suspicious=True)
+    if not 0 <= job.priority <= PRIORITY_MAX or job.generation:
+        return Refusal("S-format", f"priority is 0 to {PRIORITY_MAX}, generation 0", suspicious=True)
+    if not 0 <= job.available_at <= INSTANT_MAX or not 0 <= job.expires_at <= INSTANT_MAX:
+        return Refusal("S-format", "available_at or expires_at is out of range", suspicious=True)
+    if sha256_hex(job.payload) != job.payload_sha256:
+        return Refusal("S-digest", "the payload has another digest", suspicious=True)
+    if len(job.envelope) > ENVELOPE_BYTES_MAX or not _fits(job.summary, SUMMARY_BYTES_MAX):
+        return Refusal("S-limit", "envelope or summary is too large", suspicious=True)
+    return _malformed_refs(job)
+
+
+def _malformed_refs(job: Job) -> Refusal | None:
+    keys = job.refs.resources
+    if len(keys) > RESOURCES_MAX:
+        return Refusal("S-resources", f"more than {RESOURCES_MAX} resources. Fan out: one job each")
+    if list(keys) != sorted(set(keys)) or not all(_is_resource(key) for key in keys):
+        return Refusal("S-resources", "resources are sorted, distinct `kind:value` keys", suspicious=True)
+    names = [*job.refs.targets, *(part for ref in job.refs.artifacts for part in (ref.id, ref.sha256))]
+    if len(names) > REFS_MAX or not all(_is_name(name) for name in names):
+        return Refusal("S-format", "targets or artifacts are too many or not well formed", suspicious=True)
+    return None
+
+
+def _against_policy(job: Job, fact: TypeFact) -> Refusal | None:
+    if fact.policy is None or job.policy_sha256 != fact.sha256:
+        return Refusal("S-policy", "the job was judged by another policy than the store's. Apply the policy, try again")
+    if job.tier is not fact.policy.tier:
+        return Refusal("S-policy", "the job has another tier than its type", suspicious=True)
+    if len(job.payload) > fact.policy.limits.payload_bytes_max:
+        return Refusal("S-limit", f"the payload is larger than {fact.policy.limits.payload_bytes_max} bytes")
+    return None
+
+
+def _against_rules(tx: Tx, entrance: Entrance, fact: TypeFact) -> Refusal | None:
+    job = entrance.job
+    if not may_speak(tx, origin=entrance.origin, actor=job.actor, type_name=job.type):
+        return Refusal("S-speaks", "the origin may not enqueue this type for this actor", suspicious=True)
+    over = control.strictest(tx, type_name=job.type, origin=entrance.origin, pool=fact.pool)
+    if over.mode is ControlMode.HALT:
+        return Refusal("S-control", f"{over.scope} {over.name} is halted: {over.reason}")
+    if entrance.entry not in ENTRY:
+        return Refusal("S-format", "a job enters ready, held or quarantined", suspicious=True)
+    return None
+
+
+def _known(tx: Tx, entrance: Entrance, owner: Row) -> Receipt:
+    """Answer for an operation that exists: the first receipt, or a conflict; to another origin without a name."""
+    job = entrance.job
+    if owner["origin"] != entrance.origin:
+        reason = "the operation exists already, from another origin"
+        _record(tx, entrance, refusals.CONFLICT, reason, suspicious=True)
+        return Receipt(Disposal.CONFLICT, rule=refusals.CONFLICT, reason=reason)
+    if owner["payload_sha256"] != job.payload_sha256:
+        reason = "the operation exists already, with another payload"
+        _record(tx, entrance, refusals.CONFLICT, reason, detail=owner["job_id"])
+        return Receipt(Disposal.CONFLICT, owner["job_id"], State(owner["state"]), refusals.CONFLICT, reason)
+    _record(tx, entrance, refusals.DUPLICATE, "the operation exists already", detail=owner["job_id"])
+    return Receipt(Disposal.DUPLICATE, owner["job_id"], State(owner["state"]), result=owner["result"])
+
+
+def _admit(tx: Tx, entrance: Entrance) -> Receipt:
+    job = entrance.job
+    state = _entry_state(tx, entrance)
+    columns = encode(job) | {"parent": entrance.parent, "now": tx.now}
+    reserved = tx.one(_ADMIT["reserve"], columns)
+    if reserved is None:
+        raise StoreDamaged("a reservation returned nothing")
+    seq = reserved["seq"]
+    due_at = max(job.available_at, tx.now)
+    # A diverted job is set apart from a row like any other, so that it keeps the same context.
+    entry = State.HELD if state is State.QUARANTINED else state
+    tx.run(_ADMIT["insert"], columns | {"seq": seq, "state": str(entry), "due_at": due_at})
+    tx.many(_ADMIT["names_resource"], [{"key": key, "seq": seq} for key in job.refs.resources])
+    if state is State.QUARANTINED:
+        moves.set_apart_new(tx, seq, entry, QuarantineReason.DIVERTED, rule=entrance.rule, error=entrance.reason)
+    if ("depth", entrance.origin) in tx.memo:
+        tx.memo["depth", entrance.origin] += 1
+    event = _ENTRY_EVENTS.get(state, Event.ADMITTED)
+    row: Any = columns | {"attempts": 0, "fence": 0}
+    said = {
+        "rule": entrance.rule,
+        "reason": entrance.reason,
+        "resources": job.refs.resources,
+        "detail": entrance.parent,
+    }
+    tx.note(event, row, state_to=state, **said)
+    return Receipt(Disposal.ADMITTED, job.id, state, entrance.rule, entrance.reason)
+
+
+_ENTRY_EVENTS = {State.HELD: Event.HELD, State.QUARANTINED: Event.DIVERTED}
+
+
+def _entry_state(tx: Tx, entrance: Entrance) -> State:
+    """Return the strictest of what the gate, the switches and the due time ask for."""
+    job = entrance.job
+    fact = type_fact(tx, job.type)
+    mode = control.strictest(tx, type_name=job.type, origin=job.origin, pool=fact.pool if fact else "").mode
+    if entrance.entry is State.QUARANTINED or mode is ControlMode.DIVERT:
+        return State.QUARANTINED
+    if entrance.entry is State.HELD or mode is ControlMode.HOLD:
+        return State.HELD
+    return State.SCHEDULED if job.available_at > tx.now else State.READY
+
+
+def _is_full(tx: Tx, origin: str) -> bool:
+    memo = ("depth", origin)
+    if memo not in tx.memo:
+        span = tx.one(_ADMIT["span"])
+        if span is not None and span["jobs"] < DEPTH_MAX:
+            return False
+        depth = tx.one(_ADMIT["depth"], {"origin": origin})
+        tx.memo[memo] = depth["jobs"] if depth else 0
+    return tx.memo[memo] >= DEPTH_MAX
+
+
+def _record(tx: Tx, entrance: Entrance, rule: str, reason: str, *, suspicious: bool = False, detail: str = "") -> None:
+    job = entrance.job
+    refusals.record(
+        tx,
+        type_name=bounded(job.type, NAME_BYTES_MAX),
+        origin=entrance.origin,
+        rule=rule,
+        reason=reason,
+        job_id=job.id if JOB_ID.fullmatch(job.id) else "",
+        actor=job.actor,
+        request_id=job.request_id,
+        payload=keyed(tx.audit_key, bounded(job.payload_sha256).encode()),
+        operation=keyed(tx.audit_key, bounded(job.operation_key).encode()),
+        detail=" ".join(filter(None, ("suspicious" if suspicious else "", detail, entrance.parent))),
+    )
+
+
+def _is_name(text: str) -> bool:
+    return text.isprintable() and _fits(text, NAME_BYTES_MAX)
+
+
+def _is_resource(key: str) -> bool:
+    kind, _, value = key.partition(":")
+    return bool(kind and value) and _is_name(key)
+
+
+def _fits(text: str, bytes_max: int) -> bool:
+    try:
+        return len(text.encode()) <= bytes_max
+    except UnicodeEncodeError:
+        return False

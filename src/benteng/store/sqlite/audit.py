@@ -1,0 +1,49 @@
+"""Write audit records: one for each thing that happened, in the transaction in which it happened.
+
+A record carries keyed digests of the operation key and of the payload digest, never the values (DESIGN section 4).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from secrets import token_bytes
+from typing import Any
+
+from benteng.audit import SALT_BYTES, AuditRecord, body_bytes, commitment, leaf_data
+from benteng.redact import keyed
+
+
+def parameters(records: Iterable[AuditRecord]) -> list[dict[str, Any]]:
+    """Return the rows of `audit` for records, each with a salt of its own."""
+    return [_row(record, token_bytes(SALT_BYTES)) for record in records]
+
+
+def of_row(row: sqlite3.Row, audit_key: bytes) -> dict[str, Any]:
+    """Return what a record says about a row of `job` or `quarantine`."""
+    return {
+        "job_id": row["id"],
+        "type": row["type"],
+        "contract_version": major(row["type"]),
+        "policy_sha256": row["policy_sha256"],
+        "attempt": row["attempts"],
+        "fence": row["fence"],
+        "origin": row["origin"],
+        "actor": row["actor"],
+        "request_id": row["request_id"],
+        "operation": keyed(audit_key, row["operation_key"].encode()),
+        "payload": keyed(audit_key, row["payload_sha256"].encode()),
+        "summary": row["summary"],
+    }
+
+
+def major(type_name: str) -> int:
+    """Return the number behind the `@` of a type name, 0 when there is none."""
+    digits = type_name.rpartition("@")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 4 else 0  # noqa: PLR2004  TYPE_NAME
+
+
+def _row(record: AuditRecord, salt: bytes) -> dict[str, Any]:
+    body = body_bytes(record)
+    leaf = leaf_data(commitment(salt, body))
+    return {"leaf": leaf, "salt": salt, "body": body, "job_id": record.job_id or None}

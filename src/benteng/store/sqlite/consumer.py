@@ -1,0 +1,145 @@
+"""The consumer's verbs: one worker of one pool claims, extends and settles."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import msgspec
+
+from benteng.audit import Event
+from benteng.clock import microseconds
+from benteng.errors import BentengError
+from benteng.job import Grant
+from benteng.store.contract import BATCH_MAX
+from benteng.store.records import (
+    Extension,
+    Facet,
+    LeaseProof,
+    Registration,
+    Settled,
+    Settlement,
+    Turn,
+    WorkerFacts,
+)
+from benteng.store.sqlite.claim import Claimant, claim
+from benteng.store.sqlite.connection import Place
+from benteng.store.sqlite.policies import policy_of
+from benteng.store.sqlite.producer import within_batch
+from benteng.store.sqlite.settle import is_proof, settle
+from benteng.store.sqlite.statements import statements
+from benteng.store.sqlite.store import Ledger, Tx
+from benteng.store.sqlite.text import PROGRESS_BYTES_MAX, bounded
+
+_JOB_TYPE = statements("job_type")
+_REGISTER = statements("register")
+_EXTEND = statements("extend")
+
+
+class SqliteConsumer(Ledger):
+    """See store.contract.Consumer."""
+
+    facet = Facet.CONSUMER
+
+    def __init__(self, place: Place, pool: str) -> None:
+        super().__init__(place)
+        self.pool = pool
+        self._worker = f"pid:{os.getpid()}"
+
+    def register(self, facts: WorkerFacts) -> Registration:
+        """See Consumer.register."""
+        if facts.pool != self.pool:
+            raise ValueError("the worker is of another pool than the one that was opened")
+        with self.writing() as tx:
+            self._worker = bounded(facts.worker)
+            seen = tx.one(_REGISTER["seen"], _facts(facts) | {"now": tx.now})
+            if seen is not None and seen["is_new"]:
+                tx.note(Event.REGISTERED, worker=self._worker, detail=f"pool {self.pool}, version {facts.version}")
+            digests = tx.all(_JOB_TYPE["digests"], {"pool": self.pool})
+            return Registration({row["name"]: row["sha256"] for row in digests}, tx.now)
+
+    def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:
+        """See Consumer.claim."""
+        if n <= 0 or not accepts:
+            return []
+        with self.writing() as tx:
+            return self._claim(tx, n, accepts)
+
+    def extend(self, leases: Sequence[LeaseProof], progress: Sequence[str] = ()) -> list[Extension]:
+        """See Consumer.extend."""
+        within_batch(leases)
+        if progress and len(progress) != len(leases):
+            raise ValueError("progress is empty, or one text for each lease")
+        if not leases:
+            return []
+        with self.writing() as tx:
+            said = zip_longest(leases, progress, fillvalue="")
+            return [self._extend(tx, proof, text) for proof, text in said if isinstance(proof, LeaseProof)]
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """See Consumer.settle."""
+        within_batch(settlements)
+        if not settlements:
+            return []
+        with self.writing() as tx:
+            return self._settle(tx, settlements)
+
+    def turn(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
+        """See Consumer.turn. One transaction: there is one writer at a time, so resources cannot deadlock."""
+        within_batch(settlements)
+        if not settlements:
+            return Turn((), tuple(self.claim(n, accepts)))
+        with self.writing() as tx:
+            settled = self._settle(tx, settlements)
+            if n <= 0 or not accepts:
+                return Turn(tuple(settled), ())
+            return Turn(tuple(settled), tuple(self._claim_apart(tx, n, accepts)))
+
+    def _claim(self, tx: Tx, n: int, accepts: Sequence[str]) -> list[Grant]:
+        claimant = Claimant(self.pool, self._worker, tuple(bounded(name) for name in accepts))
+        return claim(tx, min(n, BATCH_MAX), claimant)
+
+    def _claim_apart(self, tx: Tx, n: int, accepts: Sequence[str]) -> list[Grant]:
+        """Claim without putting the settlements before it at risk: whatever fails here is undone alone."""
+        try:
+            with tx.savepoint():
+                return self._claim(tx, n, accepts)
+        except (sqlite3.Error, BentengError):
+            if not tx.alive:
+                raise
+            return []  # the next claim meets the same error, with nothing at stake, and raises it
+
+    def _settle(self, tx: Tx, settlements: Sequence[Settlement]) -> list[Settled]:
+        answers = [settle(tx, settlement, pool=self.pool) for settlement in settlements]
+        return [answer for answer in answers if answer is not None]
+
+    def _extend(self, tx: Tx, proof: LeaseProof, progress: str) -> Extension:
+        asked = {"id": proof.job_id, "fence": proof.fence, "token": proof.token, "pool": self.pool, "now": tx.now}
+        row = tx.one(_EXTEND["proven"], asked) if is_proof(proof) else None
+        if row is None:
+            return Extension(proof.job_id, lost=True)
+        seconds = policy_of(tx, row["type"]).limits.lease_seconds
+        tx.run(
+            _EXTEND["renew"],
+            {
+                "seq": row["seq"],
+                "now": tx.now,
+                "lease_until": tx.now + microseconds(seconds),
+                "progress": bounded(progress, PROGRESS_BYTES_MAX),
+            },
+        )
+        return Extension(proof.job_id, lost=False, cancel=bool(row["cancel_asked"]), seconds=seconds)
+
+
+def _facts(facts: WorkerFacts) -> dict[str, object]:
+    return {
+        "worker": bounded(facts.worker),
+        "pool": facts.pool,
+        "host": bounded(facts.host),
+        "boot_id": bounded(facts.boot_id),
+        "pid": facts.pid,
+        "version": bounded(facts.version),
+        "types": msgspec.json.encode(dict(facts.types), order="sorted").decode(),
+    }

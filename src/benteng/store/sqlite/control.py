@@ -1,0 +1,54 @@
+"""The switches, as one transaction sees them: which is strictest for a job, and what may not start."""
+
+from __future__ import annotations
+
+import msgspec
+
+from benteng.evidence import OPEN, Control, ControlMode, ControlScope
+from benteng.store.sqlite.statements import statements
+from benteng.store.sqlite.store import Row, Tx
+
+_CONTROL = statements("control")
+_JOB_TYPE = statements("job_type")
+
+
+def closed(tx: Tx) -> list[Control]:
+    """Return the switches that are not open."""
+    if ("control",) not in tx.memo:
+        tx.memo["control",] = [as_control(row) for row in tx.all(_CONTROL["closed"])]
+    return tx.memo["control",]
+
+
+def as_control(row: Row) -> Control:
+    """Return a switch from its row."""
+    return Control(ControlScope(row["scope"]), row["name"], ControlMode(row["mode"]), row["reason"])
+
+
+def strictest(tx: Tx, *, type_name: str, origin: str, pool: str) -> Control:
+    """Return the strictest switch over a job, or OPEN."""
+    names = {ControlScope.TYPE: type_name, ControlScope.ORIGIN: origin, ControlScope.POOL: pool}
+    over = [control for control in closed(tx) if names[control.scope] == control.name]
+    return max(over, key=lambda control: control.mode.rank, default=OPEN)
+
+
+def halted(tx: Tx, scope: ControlScope) -> list[str]:
+    """Return the names under the kill switch in one scope."""
+    return [control.name for control in closed(tx) if control.scope is scope and control.mode is ControlMode.HALT]
+
+
+def not_claimable(tx: Tx) -> dict[str, str]:
+    """Return, as JSON arrays for SQL, the types and origins that may not start now: `halted_types`, `halted_origins`."""
+    if ("halted",) not in tx.memo:
+        pools = set(halted(tx, ControlScope.POOL))
+        types = set(halted(tx, ControlScope.TYPE))
+        if pools:
+            types |= {row["name"] for row in tx.all(_JOB_TYPE["all"]) if row["pool"] in pools}
+        tx.memo["halted",] = {
+            "halted_types": _array(types),
+            "halted_origins": _array(halted(tx, ControlScope.ORIGIN)),
+        }
+    return tx.memo["halted",]
+
+
+def _array(names: set[str] | list[str]) -> str:
+    return msgspec.json.encode(sorted(names)).decode()

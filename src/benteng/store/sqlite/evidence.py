@@ -1,0 +1,89 @@
+"""Read what the guards want to know about a job, in the transaction that decides."""
+
+from __future__ import annotations
+
+from benteng.evidence import ArtifactFact, ArtifactState, Evidence, OperationFact
+from benteng.job import Job
+from benteng.store.records import Question
+from benteng.store.sqlite import control
+from benteng.store.sqlite.policies import type_fact
+from benteng.store.sqlite.statements import statements
+from benteng.store.sqlite.store import Tx
+from benteng.store.sqlite.text import bounded
+
+_EVIDENCE = statements("evidence")
+
+
+def of_question(tx: Tx, question: Question, *, origin: str) -> Evidence:
+    """Return the evidence for a job that this origin wants to enqueue."""
+    return _evidence(
+        tx,
+        type_name=bounded(question.type),
+        actor=bounded(question.actor),
+        origin=origin,
+        artifact_ids=tuple(map(bounded, question.artifact_ids)),
+        targets=tuple(map(bounded, question.targets)),
+        operation=_operation(tx, bounded(question.operation_key)),
+    )
+
+
+def of_job(tx: Tx, job: Job) -> Evidence:
+    """Return the evidence for the second judgement of a job."""
+    return _evidence(
+        tx,
+        type_name=job.type,
+        actor=job.actor,
+        origin=job.origin,
+        artifact_ids=tuple(ref.id for ref in job.refs.artifacts),
+        targets=job.refs.targets,
+        operation=None,
+    )
+
+
+def may_speak(tx: Tx, *, origin: str, actor: str, type_name: str) -> bool:
+    """Return whether the origin may enqueue the type on behalf of the actor."""
+    memo = ("speaks", origin, actor, type_name)
+    if memo not in tx.memo:
+        asked = {"origin": origin, "actor": actor, "type": type_name}
+        tx.memo[memo] = tx.one(_EVIDENCE["speaks"], asked) is not None
+    return tx.memo[memo]
+
+
+def _evidence(
+    tx: Tx,
+    *,
+    type_name: str,
+    actor: str,
+    origin: str,
+    artifact_ids: tuple[str, ...],
+    targets: tuple[str, ...],
+    operation: OperationFact | None,
+) -> Evidence:
+    fact = type_fact(tx, type_name)
+    return Evidence(
+        now=tx.now,
+        control=control.strictest(tx, type_name=type_name, origin=origin, pool=fact.pool if fact else ""),
+        policy_sha256=fact.sha256 if fact else None,
+        speaks=may_speak(tx, origin=origin, actor=actor, type_name=type_name),
+        denied_targets=tuple(target for target in targets if not _may_touch(tx, actor, type_name, target)),
+        artifacts={fact.id: fact for fact in map(lambda ref: _artifact(tx, ref), artifact_ids) if fact},
+        operation=operation,
+    )
+
+
+def _may_touch(tx: Tx, actor: str, type_name: str, target: str) -> bool:
+    memo = ("access", actor, type_name, target)
+    if memo not in tx.memo:
+        asked = {"actor": actor, "type": type_name, "target": target}
+        tx.memo[memo] = tx.one(_EVIDENCE["access"], asked) is not None
+    return tx.memo[memo]
+
+
+def _artifact(tx: Tx, artifact_id: str) -> ArtifactFact | None:
+    row = tx.one(_EVIDENCE["artifact"], {"id": artifact_id})
+    return row and ArtifactFact(row["id"], row["sha256"], ArtifactState(row["state"]), row["expires_at"])
+
+
+def _operation(tx: Tx, key: str) -> OperationFact | None:
+    row = tx.one(_EVIDENCE["operation"], {"key": key})
+    return row and OperationFact(row["job_id"], row["origin"], row["payload_sha256"], row["state"], row["epoch"])

@@ -1,0 +1,170 @@
+"""Move a job: out of the active table into quarantine or its end, or back in it. One audit record a move.
+
+Every caller has found the row inside the same immediate transaction; the statements name its state again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from benteng import lifecycle
+from benteng.audit import Event
+from benteng.clock import Instant
+from benteng.errors import StoreDamaged
+from benteng.lifecycle import OperationState, QuarantineReason, State
+from benteng.store.sqlite import resources
+from benteng.store.sqlite.policies import policy_of
+from benteng.store.sqlite.statements import statements
+from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.text import bounded
+
+_LEAVE = statements("leave")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a job has spent. A job was started when `starts` is above 0."""
+
+    attempts: int
+    crashes: int
+    handbacks: int
+    snoozes: int
+    starts: int
+
+
+def counts_of(row: Row) -> Counts:
+    """Return what a row says it has spent."""
+    return Counts(row["attempts"], row["crashes"], row["handbacks"], row["snoozes"], row["starts"])
+
+
+def with_crash(counts: Counts) -> Counts:
+    """Return the counts after one more crash."""
+    return replace(counts, crashes=counts.crashes + 1)
+
+
+def quarantine(
+    tx: Tx,
+    row: Row,
+    reason: QuarantineReason,
+    *,
+    error: str = "",
+    rule: str = "",
+    counts: Counts | None = None,
+) -> State:
+    """Set a job apart with its context, and return where it is. Uncertain at HIGH keeps its resources closed."""
+    after = counts or counts_of(row)
+    state_to = lifecycle.advance(State(row["state"]), lifecycle.Event.QUARANTINE)
+    text = bounded(error)
+    _set_apart(tx, row["seq"], row["state"], after, reason=str(reason), rule=bounded(rule), error=text)
+    kept = lifecycle.operation_after(state_to, started=after.starts > 0, reason=reason)
+    _leave(tx, row, kept, ended=None, counts=after, error=text, rule=rule)
+    event = Event.UNCERTAIN if reason is QuarantineReason.UNCERTAIN else Event.QUARANTINED
+    tx.note(event, row, state_from=row["state"], state_to=state_to, rule=rule, reason=str(reason), detail=text)
+    if reason is QuarantineReason.UNCERTAIN and policy_of(tx, row["type"]).closes:
+        resources.close(tx, row["id"])
+    else:
+        resources.hand_on(tx, row)
+    return state_to
+
+
+def set_apart_new(tx: Tx, seq: int, entry: State, reason: QuarantineReason, *, rule: str, error: str) -> None:
+    """Set a job apart that has just entered: its operation stays reserved, and the caller says it to the audit."""
+    _set_apart(tx, seq, entry, Counts(0, 0, 0, 0, 0), reason=str(reason), rule=bounded(rule), error=bounded(error))
+    _expect_one(tx.run(_LEAVE["remove"], {"seq": seq, "state": str(entry)}))
+
+
+def cancel(tx: Tx, row: Row, reason: str, *, counts: Counts | None = None) -> State:
+    """End a job that somebody does not want any more; its key is freed when it never started."""
+    after = counts or counts_of(row)
+    state_to = lifecycle.advance(State(row["state"]), lifecycle.Event.CANCEL)
+    kept = lifecycle.operation_after(state_to, started=after.starts > 0)
+    _leave(tx, row, kept, ended=state_to, counts=after, error=bounded(reason))
+    tx.note(Event.CANCELLED, row, state_from=row["state"], state_to=state_to, reason=reason)
+    resources.hand_on(tx, row)
+    return state_to
+
+
+def complete(tx: Tx, row: Row, *, result: bytes, result_until: Instant, keep_until: Instant | None) -> State:
+    """End a job whose attempt succeeded; its operation keeps the result."""
+    state_to = lifecycle.advance(State(row["state"]), lifecycle.Event.COMPLETE)
+    _leave(tx, row, OperationState.COMPLETED, ended=state_to, counts=counts_of(row))
+    kept = {"seq": row["seq"], "result": result, "result_until": result_until, "keep_until": keep_until}
+    _expect_one(tx.run(_LEAVE["keep_result"], kept))
+    tx.note(Event.COMPLETED, row, state_from=row["state"], state_to=state_to, worker=row["worker"] or "")
+    resources.hand_on(tx, row)
+    return state_to
+
+
+def back(
+    tx: Tx,
+    row: Row,
+    event: Event,
+    step: lifecycle.Event,
+    *,
+    counts: Counts,
+    due_at: Instant | None = None,
+    alone: bool = False,
+    error: str = "",
+    rule: str = "",
+) -> State:
+    """Put a running job back to wait: for its due time, its turn or somebody's agreement."""
+    state_to = lifecycle.advance(State(row["state"]), step)
+    text = bounded(error)
+    _expect_one(
+        tx.run(
+            _LEAVE["back"],
+            {
+                "seq": row["seq"],
+                "state_to": str(state_to),
+                "due_at": row["due_at"] if due_at is None else due_at,
+                **asdict(counts),
+                "alone": int(alone),
+                "error": text,
+            },
+        ),
+    )
+    worker = row["worker"] or ""
+    tx.note(event, row, state_from=row["state"], state_to=state_to, worker=worker, rule=rule, detail=text)
+    resources.hand_on(tx, row)
+    return state_to
+
+
+def _set_apart(tx: Tx, seq: int, state: str, counts: Counts, **why: str) -> None:
+    asked = {"seq": seq, "state": str(state), "now": tx.now, **asdict(counts), **why}
+    _expect_one(tx.run(_LEAVE["set_apart"], asked))
+
+
+def _leave(
+    tx: Tx,
+    row: Row,
+    kept: OperationState,
+    *,
+    ended: State | None,
+    counts: Counts,
+    error: str = "",
+    rule: str = "",
+) -> None:
+    _expect_one(tx.run(_LEAVE["remove"], {"seq": row["seq"], "state": row["state"]}))
+    _expect_one(
+        tx.run(
+            _LEAVE["record"],
+            {
+                "seq": row["seq"],
+                "operation_state": str(kept),
+                "freed": int(kept is OperationState.FREED),
+                "ended": ended and str(ended),
+                "attempts": counts.attempts,
+                "crashes": counts.crashes,
+                "starts": counts.starts,
+                "fence": row["fence"],
+                "error": error,
+                "rule": bounded(rule),
+                "finished_at": tx.now if ended else 0,
+            },
+        ),
+    )
+
+
+def _expect_one(changed: int) -> None:
+    if changed != 1:
+        raise StoreDamaged("a job and its operation do not fit together. Stop, copy the ledger, and look")

@@ -1,0 +1,104 @@
+"""The producer's verbs: ask for evidence, admit, look at and cancel jobs of the own origin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benteng.evidence import Evidence
+from benteng.lifecycle import QuarantineReason, State
+from benteng.redact import keyed
+from benteng.store.contract import BATCH_MAX
+from benteng.store.records import Admission, Cancelled, Facet, Question, Receipt, Refusal, Status
+from benteng.store.sqlite import admission
+from benteng.store.sqlite.admission import Entrance
+from benteng.store.sqlite.cancel import cancel
+from benteng.store.sqlite.evidence import of_question
+from benteng.store.sqlite.refusals import record
+from benteng.store.sqlite.statements import statements
+from benteng.store.sqlite.store import Ledger, Row, Tx
+from benteng.store.sqlite.text import REASON_BYTES_MAX, bounded
+
+_STATUS = statements("status")
+
+
+class SqliteProducer(Ledger):
+    """See store.contract.Producer."""
+
+    facet = Facet.PRODUCER
+
+    def evidence(self, questions: Sequence[Question]) -> list[Evidence]:
+        """See Producer.evidence."""
+        within_batch(questions)
+        with self.reading() as tx:
+            return [of_question(tx, question, origin=self.origin) for question in questions]
+
+    def admit(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> list[Receipt]:
+        """See Producer.admit."""
+        within_batch(admissions)
+        within_batch(refusals)
+        if not admissions and not refusals:
+            return []
+        with self.writing() as tx:
+            for refusal in refusals:
+                _record(tx, refusal)
+            return _admit_all(tx, admissions)
+
+    def status(self, job_ids: Sequence[str]) -> list[Status]:
+        """See Producer.status."""
+        within_batch(job_ids)
+        with self.reading() as tx:
+            asked = ({"id": bounded(job_id), "origin": self.origin} for job_id in dict.fromkeys(job_ids))
+            rows = [tx.one(_STATUS["of_origin"], parameters) for parameters in asked]
+            return [_status(row) for row in rows if row is not None and row["state"]]
+
+    def cancel(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """See Producer.cancel."""
+        within_batch(job_ids)
+        with self.writing() as tx:
+            return cancel(tx, job_ids, reason)
+
+
+def within_batch(items: Sequence[object]) -> None:
+    """Raise ValueError for a batch that is larger than the contract allows."""
+    if len(items) > BATCH_MAX:
+        raise ValueError(f"at most {BATCH_MAX} in one call")
+
+
+def _admit_all(tx: Tx, admissions: Sequence[Admission]) -> list[Receipt]:
+    receipts: list[Receipt] = []
+    seen: set[str] = set()
+    for one in admissions:
+        entrance = Entrance(one.job, tx.origin, one.entry, one.rule, one.reason)
+        if one.job.id in seen:
+            repeated = admission.Refusal("S-id", "the job id is repeated in the batch", suspicious=True)
+            receipts.append(admission.refuse(tx, entrance, repeated))
+        else:
+            receipts.append(admission.enter(tx, entrance))
+        seen.add(one.job.id)
+    return receipts
+
+
+def _record(tx: Tx, refusal: Refusal) -> None:
+    record(
+        tx,
+        type_name=bounded(refusal.type, admission.NAME_BYTES_MAX),
+        origin=tx.origin,
+        rule=refusal.rule,
+        reason=bounded(refusal.reason, REASON_BYTES_MAX),
+        actor=refusal.actor,
+        request_id=refusal.request_id,
+        payload=keyed(tx.audit_key, bounded(refusal.payload_sha256).encode()) if refusal.payload_sha256 else "",
+        detail="suspicious" if refusal.suspicious else "",
+    )
+
+
+def _status(row: Row) -> Status:
+    return Status(
+        job_id=row["job_id"],
+        state=State(row["state"]),
+        reason=QuarantineReason(row["reason"]) if row["reason"] else None,
+        error=row["error"],
+        result=row["result"],
+        available_at=row["due_at"],
+        finished_at=row["finished_at"],
+    )

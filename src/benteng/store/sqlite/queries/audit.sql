@@ -1,0 +1,22 @@
+-- audit.sql: the log.
+--
+-- Promise   records are numbered from 1 without a gap (one writer, no delete, and a rollback takes its numbers along).
+-- Order     `append` runs last in each verb, in the order in which things happened.
+
+-- name: append
+insert into audit (leaf, salt, body, job_id)
+values (:leaf, :salt, :body, :job_id);
+
+-- name: page
+select seq, leaf, salt, body
+from audit
+where seq > :after
+order by seq
+limit :limit;
+
+-- name: of_job
+select seq, leaf, salt, body
+from audit
+where job_id = :job_id
+order by seq desc
+limit :limit;

@@ -1,0 +1,30 @@
+-- evidence.sql: facts about one job, for the judgement at the gate and the one after the claim.
+--
+-- Promise   read in the deciding transaction, never from a cache. `*` matches any whole value; it is no pattern.
+
+-- name: speaks
+select 1
+from speaks
+where origin in (:origin, '*')
+  and actor in (:actor, '*')
+  and type in (:type, '*')
+limit 1;
+
+-- name: access
+select 1
+from access
+where actor in (:actor, '*')
+  and type in (:type, '*')
+  and target in (:target, '*')
+limit 1;
+
+-- name: artifact
+select id, sha256, state, expires_at
+from artifact
+where id = :id;
+
+-- name: operation
+select job_id, origin, payload_sha256, state, epoch
+from operation
+where key = :key
+  and not freed;

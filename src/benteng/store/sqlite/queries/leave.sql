@@ -1,0 +1,44 @@
+-- leave.sql: a job leaves the active table, or goes back in it.
+--
+-- Promise   each statement names the state that it expects; the operation row keeps the lasting record.
+-- Locks     inside the verb's immediate transaction.
+-- Order     set apart (quarantine), remove, record, then release and wake.
+
+-- name: set_apart
+insert into quarantine (
+  seq, id, reason, rule, error, at, type, tier, priority, due_at, available_at, expires_at,
+  attempts, crashes, handbacks, snoozes, starts, generation, fence, worker, alone, origin, actor, request_id,
+  payload, payload_sha256, operation_key, envelope, policy_sha256, refs, parent, summary, progress, admitted_at)
+select
+  seq, id, :reason, :rule, :error, :now, type, tier, priority, due_at, available_at, expires_at,
+  :attempts, :crashes, :handbacks, :snoozes, :starts, generation, fence, worker, alone, origin, actor, request_id,
+  payload, payload_sha256, operation_key, envelope, policy_sha256, refs, parent, summary, progress, admitted_at
+from job
+where seq = :seq
+  and state = :state;
+
+-- name: remove
+delete from job
+where seq = :seq
+  and state = :state;
+
+-- name: record
+update operation
+set state = :operation_state, freed = :freed, ended = :ended, attempts = :attempts, crashes = :crashes,
+    starts = :starts, fence = :fence, error = :error, rule = :rule, finished_at = :finished_at
+where seq = :seq
+  and state = 'reserved';
+
+-- name: keep_result
+update operation
+set result = :result, result_until = :result_until, keep_until = :keep_until
+where seq = :seq
+  and state = 'completed';
+
+-- name: back
+update job
+set state = :state_to, due_at = :due_at, attempts = :attempts, crashes = :crashes, handbacks = :handbacks,
+    snoozes = :snoozes, starts = :starts, alone = :alone, last_error = :error, token = null, pool = null,
+    lease_until = null, waits_for = null, woken_at = null
+where seq = :seq
+  and state = 'running';

@@ -1,0 +1,118 @@
+"""A job as a row and back. What a row says is checked when it is read: somebody may have written it by hand.
+
+Trust: nothing in a row. `decode` raises Undecodable, and the row is then set apart alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from benteng.errors import BentengError
+from benteng.job import ArtifactRef, Job, Refs
+from benteng.policy import RESOURCES_MAX, TYPE_NAME, Tier
+from benteng.store.sqlite.store import Row
+
+JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
+HEX_64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+class Undecodable(BentengError):
+    """A row that is no job. Carries the name of the field, never its value."""
+
+
+class _StoredRefs(msgspec.Struct, forbid_unknown_fields=True):
+    artifacts: list[tuple[str, str]]
+    targets: list[str]
+    resources: list[str]
+
+
+_refs_encoder = msgspec.json.Encoder()
+_refs_decoder = msgspec.json.Decoder(_StoredRefs)
+
+
+def encode_refs(refs: Refs) -> str:
+    """Return the JSON text of a job's references."""
+    stored = _StoredRefs(
+        artifacts=[(ref.id, ref.sha256) for ref in refs.artifacts],
+        targets=list(refs.targets),
+        resources=list(refs.resources),
+    )
+    return _refs_encoder.encode(stored).decode()
+
+
+def decode_refs(text: str) -> Refs:
+    """Return the references of a row. Raises Undecodable."""
+    try:
+        stored = _refs_decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise Undecodable("refs cannot be read") from None
+    resources = tuple(stored.resources)
+    if len(resources) > RESOURCES_MAX or list(resources) != sorted(set(resources)):
+        raise Undecodable("resources are not sorted, distinct and at most 16")
+    artifacts = tuple(ArtifactRef(ref_id, sha256) for ref_id, sha256 in stored.artifacts)
+    return Refs(artifacts, tuple(stored.targets), resources)
+
+
+def encode(job: Job) -> dict[str, Any]:
+    """Return the columns that a job has when it enters."""
+    return {
+        "id": job.id,
+        "type": job.type,
+        "tier": str(job.tier),
+        "priority": job.priority,
+        "available_at": job.available_at,
+        "expires_at": job.expires_at,
+        "generation": job.generation,
+        "origin": job.origin,
+        "actor": job.actor,
+        "request_id": job.request_id,
+        "payload": job.payload,
+        "payload_sha256": job.payload_sha256,
+        "operation_key": job.operation_key,
+        "envelope": job.envelope,
+        "policy_sha256": job.policy_sha256,
+        "refs": encode_refs(job.refs),
+        "summary": job.summary,
+    }
+
+
+def decode(row: Row, *, payload: bytes | None = None, envelope: bytes | None = None) -> Job:
+    """Return the job that a row of `job` or `quarantine` describes. Raises Undecodable.
+
+    `payload` and `envelope` stand in for a row of `operation`, which has neither.
+    """
+    if not JOB_ID.fullmatch(row["id"]):
+        raise Undecodable("id is not a UUID")
+    if not TYPE_NAME.fullmatch(row["type"]):
+        raise Undecodable("type is not name@major")
+    if not HEX_64.fullmatch(row["operation_key"]) or not HEX_64.fullmatch(row["payload_sha256"]):
+        raise Undecodable("operation_key or payload_sha256 is not a digest")
+    return Job(
+        id=row["id"],
+        type=row["type"],
+        tier=_tier(row["tier"]),
+        payload=row["payload"] if payload is None else payload,
+        payload_sha256=row["payload_sha256"],
+        operation_key=row["operation_key"],
+        origin=row["origin"],
+        actor=row["actor"],
+        request_id=row["request_id"],
+        priority=row["priority"],
+        available_at=row["available_at"],
+        expires_at=row["expires_at"],
+        refs=decode_refs(row["refs"]),
+        policy_sha256=row["policy_sha256"],
+        generation=row["generation"],
+        envelope=row["envelope"] if envelope is None else envelope,
+        summary=row["summary"],
+    )
+
+
+def _tier(text: str) -> Tier:
+    try:
+        return Tier(text)
+    except ValueError:
+        raise Undecodable("tier is not one of low, medium, high") from None

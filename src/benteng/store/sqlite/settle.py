@@ -1,0 +1,230 @@
+"""End attempts as their workers ask, within bounds that no worker can move.
+
+Attempts, crashes, hand-backs, snoozes and delays are bounded here again: a hostile worker cannot retry for ever
+(DESIGN section 2).  Trust: not the worker; only (id, fence, token, running, own pool) prove an attempt.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import assert_never
+
+from benteng import lifecycle
+from benteng.audit import Event
+from benteng.clock import SECOND, Instant, microseconds
+from benteng.decide import Disposition
+from benteng.lifecycle import QuarantineReason, State
+from benteng.policy import Effect, Limits, Tier, TypePolicy
+from benteng.store.records import LeaseProof, Settled, Settlement
+from benteng.store.sqlite import admission, moves, refusals
+from benteng.store.sqlite.admission import Entrance, Refusal
+from benteng.store.sqlite.moves import Counts, counts_of, with_crash
+from benteng.store.sqlite.policies import policy_of
+from benteng.store.sqlite.statements import statements
+from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.text import bounded
+
+_SETTLE = statements("settle")
+
+RESULT_TOO_LARGE = b'{"$error":"the result was larger than result_bytes_max"}'
+"""Stands for a result that may not be kept: the work was done, so the job completes (cases.md, C87)."""
+
+SUCCESSORS_MAX = 100
+_GOES_BACK = frozenset(set(Disposition) - {Disposition.COMPLETE, Disposition.QUARANTINE})
+_STARTED_UNKNOWN = frozenset({Disposition.CRASH, Disposition.INTERRUPT})
+
+
+def settle(tx: Tx, settlement: Settlement, *, pool: str) -> Settled | None:
+    """End one attempt; None when it was fenced off. Then only a stale try is recorded."""
+    proof = settlement.proof
+    asked = {"id": proof.job_id, "fence": proof.fence, "token": proof.token, "pool": pool}
+    row = tx.one(_SETTLE["proven"], asked) if is_proof(proof) else None
+    if row is None:
+        _record_stale(tx, settlement)
+        return None
+    state, reason = _end(tx, row, settlement, policy_of(tx, row["type"]))
+    return Settled(proof.job_id, state, reason)
+
+
+def is_proof(proof: LeaseProof) -> bool:
+    """Return whether the values of a proof can be asked for at all; forged ones of any shape prove nothing."""
+    return proof.job_id.isascii() and proof.token.isascii() and 0 < proof.fence < FENCE_MAX
+
+
+FENCE_MAX = 1 << 62
+
+
+def clamped(seconds: float, low: float, high: float) -> float:
+    """Return the delay within its bounds, whatever number a worker sends: NaN and infinity wait longest."""
+    if math.isnan(seconds):
+        return high
+    return max(low, min(seconds, high))
+
+
+Ending = tuple[State, QuarantineReason | None]
+
+
+def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
+    spent = counts_of(row)
+    if asked.disposition in _STARTED_UNKNOWN and policy.effect is Effect.ONCE:
+        return _quarantined(tx, row, QuarantineReason.UNCERTAIN, asked, spent)
+    if row["cancel_asked"] and asked.disposition in _GOES_BACK:
+        return moves.cancel(tx, row, "as asked", counts=_unstarted(spent, asked)), None
+    limits = policy.limits
+    match asked.disposition:
+        case Disposition.COMPLETE:
+            return _completed(tx, row, asked, policy)
+        case Disposition.RETRY:
+            return _retried(tx, row, asked, limits)
+        case Disposition.CRASH:
+            return _crashed(tx, row, asked, limits)
+        case Disposition.SNOOZE:
+            return _snoozed(tx, row, asked, limits)
+        case Disposition.HAND_BACK | Disposition.INTERRUPT:
+            return _handed_back(tx, row, asked, limits)
+        case Disposition.HOLD:
+            return _held(tx, row, asked)
+        case Disposition.QUARANTINE:
+            return _quarantined(tx, row, asked.reason or QuarantineReason.PERMANENT, asked, _unstarted(spent, asked))
+        case _:
+            assert_never(asked.disposition)
+
+
+def _completed(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
+    limits = policy.limits
+    keep = limits.operation_keep_seconds
+    state = moves.complete(
+        tx,
+        row,
+        result=asked.result if len(asked.result) <= limits.result_bytes_max else RESULT_TOO_LARGE,
+        result_until=tx.now + microseconds(limits.result_keep_seconds),
+        keep_until=None if keep is None else tx.now + microseconds(keep),
+    )
+    for position, successor in enumerate(asked.successors):
+        entrance = Entrance(successor, origin=row["origin"], parent=row["id"])
+        refusal = _no_successor(row, entrance, policy, position)
+        if refusal:
+            admission.refuse(tx, entrance, refusal)
+        else:
+            admission.enter(tx, _agreed(entrance))
+    return state, None
+
+
+def _no_successor(row: Row, entrance: Entrance, policy: TypePolicy, position: int) -> Refusal | None:
+    """Return why a finished job may not add this one: its type, tier, actor, or one too many."""
+    job = entrance.job
+    if position >= SUCCESSORS_MAX:
+        return Refusal("S-successor", f"more than {SUCCESSORS_MAX} successors")
+    if job.type not in policy.successors:
+        return Refusal("S-successor", "the parent's policy does not list this type", suspicious=True)
+    if job.tier.rank > policy.tier.rank:
+        return Refusal("S-successor", "the tier is above the parent's", suspicious=True)
+    if job.actor != row["actor"]:
+        return Refusal("S-successor", "the actor is not the parent's", suspicious=True)
+    return None
+
+
+def _agreed(entrance: Entrance) -> Entrance:
+    if entrance.job.tier is not Tier.HIGH:
+        return entrance
+    return replace(
+        entrance, entry=State.HELD, rule="S-agreement", reason="a successor of tier HIGH waits for agreement"
+    )
+
+
+def _retried(tx: Tx, row: Row, asked: Settlement, limits: Limits) -> Ending:
+    spent = counts_of(row)
+    if spent.attempts >= limits.attempts_max:
+        return _quarantined(tx, row, QuarantineReason.EXHAUSTED, asked, spent)
+    due_at = _after(tx, asked, limits)
+    return _back(tx, row, Event.RETRIED, lifecycle.Event.RETRY, asked, spent, due_at)
+
+
+def _crashed(tx: Tx, row: Row, asked: Settlement, limits: Limits) -> Ending:
+    spent = with_crash(counts_of(row))
+    if spent.crashes >= limits.crashes_max or spent.attempts >= limits.attempts_max:
+        return _quarantined(tx, row, QuarantineReason.CRASHED, asked, spent)
+    due_at = _after(tx, asked, limits)
+    return _back(tx, row, Event.RETRIED, lifecycle.Event.RETRY, asked, spent, due_at)
+
+
+def _snoozed(tx: Tx, row: Row, asked: Settlement, limits: Limits) -> Ending:
+    spent = counts_of(row)
+    if spent.snoozes >= limits.snoozes_max:
+        return _quarantined(tx, row, QuarantineReason.EXHAUSTED, asked, spent)
+    after = replace(spent, attempts=spent.attempts - 1, snoozes=spent.snoozes + 1)
+    seconds = clamped(asked.delay_seconds, limits.backoff_seconds_min, limits.snooze_seconds_max)
+    due_at = tx.now + microseconds(seconds)
+    return _back(tx, row, Event.SNOOZED, lifecycle.Event.SNOOZE, asked, after, due_at)
+
+
+def _handed_back(tx: Tx, row: Row, asked: Settlement, limits: Limits) -> Ending:
+    spent = counts_of(row)
+    is_free = spent.handbacks < limits.handbacks_max
+    starts = spent.starts - (asked.disposition is Disposition.HAND_BACK)
+    after = replace(
+        spent,
+        attempts=spent.attempts - is_free,
+        handbacks=spent.handbacks + 1,
+        starts=starts,
+    )
+    if not is_free and spent.attempts >= limits.attempts_max:
+        return _quarantined(tx, row, QuarantineReason.EXHAUSTED, asked, after)
+    return _back(tx, row, Event.HANDED_BACK, lifecycle.Event.HAND_BACK, asked, after, None)
+
+
+def _held(tx: Tx, row: Row, asked: Settlement) -> Ending:
+    spent = counts_of(row)
+    after = replace(spent, attempts=spent.attempts - 1, starts=spent.starts - 1)
+    return _back(tx, row, Event.HELD, lifecycle.Event.HOLD, asked, after, None)
+
+
+def _quarantined(tx: Tx, row: Row, reason: QuarantineReason, asked: Settlement, counts: Counts) -> Ending:
+    return moves.quarantine(tx, row, reason, error=asked.error, rule=asked.rule, counts=counts), reason
+
+
+def _back(
+    tx: Tx,
+    row: Row,
+    event: Event,
+    step: lifecycle.Event,
+    asked: Settlement,
+    counts: Counts,
+    due_at: Instant | None,
+) -> Ending:
+    # What was not run has not shown yet whether it was to blame for the crash of its cell.
+    alone = asked.alone or bool(row["alone"] and counts.starts < row["starts"])
+    state = moves.back(
+        tx, row, event, step, counts=counts, due_at=due_at, alone=alone, error=asked.error, rule=asked.rule
+    )
+    return state, None
+
+
+def _unstarted(spent: Counts, asked: Settlement) -> Counts:
+    """Give attempt and start back when the settlement says that no user code was handed the job."""
+    unstarted = asked.disposition in {Disposition.HAND_BACK, Disposition.HOLD}
+    if asked.disposition is Disposition.QUARANTINE and not asked.started:
+        unstarted = True
+    if not unstarted:
+        return spent
+    return replace(spent, attempts=spent.attempts - 1, starts=spent.starts - 1)
+
+
+def _after(tx: Tx, asked: Settlement, limits: Limits) -> Instant:
+    seconds = clamped(asked.delay_seconds, limits.backoff_seconds_min, limits.backoff_seconds_max)
+    return tx.now + max(microseconds(seconds), SECOND // 1_000)
+
+
+def _record_stale(tx: Tx, asked: Settlement) -> None:
+    row = tx.one(_SETTLE["any"], {"id": bounded(asked.proof.job_id)})
+    refusals.record(
+        tx,
+        type_name=row["type"] if row else "",
+        origin=row["origin"] if row else tx.origin,
+        rule=refusals.STALE,
+        reason="a settlement of an attempt that is over was refused",
+        job_id=row["id"] if row else "",
+        fence=asked.proof.fence if is_proof(asked.proof) else 0,
+        detail=str(asked.disposition),
+    )

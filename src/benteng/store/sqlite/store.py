@@ -1,0 +1,265 @@
+"""One connection to the embedded ledger, and the transactions that verbs are made of.
+
+A writing verb is one `begin immediate` ... `commit`: it reads the clock once, draws fences from the installation, and
+appends its audit records last. Whatever fails, nothing of it remains. The connection may be used from several threads, one
+verb at a time, and never across a fork; it heals when the file was away and is back.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from benteng.audit import AuditRecord, Event
+from benteng.clock import Instant
+from benteng.errors import StoreDamaged, StoreError, StoreUnavailable
+from benteng.store.records import Facet
+from benteng.store.sqlite import audit, faults, file
+from benteng.store.sqlite.connection import Place, connect, own_origin, retried
+from benteng.store.sqlite.statements import statements
+
+Row = sqlite3.Row
+_INSTALLATION = statements("installation")
+_AUDIT = statements("audit")
+_ALIVE: weakref.WeakSet[Ledger] = weakref.WeakSet()
+_ABANDONED: list[sqlite3.Connection] = []
+
+
+class Tx:
+    """One open transaction of one verb: where it stands in time, who asks, and what it has to say to the audit."""
+
+    def __init__(self, connection: sqlite3.Connection, ledger: Ledger, row: Row) -> None:
+        self._connection = connection
+        self._known_now: Instant = row["now"]
+        self._records: list[AuditRecord] = []
+        self._fence: int = row["fence"]
+        self.now: Instant = max(ledger.place.clock(), row["now"])
+        self.environment: str = row["environment"]
+        self.audit_key: bytes = row["audit_key"]
+        self.origin = ledger.origin
+        self.facet = ledger.facet
+        self.memo: dict[tuple[str, ...], Any] = {}
+
+    @property
+    def fence(self) -> int:
+        """The last fence that was given out."""
+        return self._fence
+
+    def draw_fence(self) -> int:
+        """Return the next fence of the installation. To be called after the resources of the attempt are decided."""
+        self._fence += 1
+        return self._fence
+
+    def all(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Return all rows of a statement."""
+        return self._connection.execute(sql, parameters or {}).fetchall()
+
+    def one(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Row | None:
+        """Return the first row of a statement, or None."""
+        rows = self.all(sql, parameters)
+        return rows[0] if rows else None
+
+    def run(self, sql: str, parameters: Mapping[str, Any]) -> int:
+        """Execute a statement and return how many rows it changed."""
+        return self._connection.execute(sql, parameters).rowcount
+
+    def many(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> None:
+        """Execute a statement once for each set of parameters."""
+        self._connection.executemany(sql, parameters)
+
+    def note(self, event: Event, row: Row | None = None, **said: Any) -> None:
+        """Say to the audit what happened; `row` is the job's row as it was found."""
+        fields: dict[str, Any] = audit.of_row(row, self.audit_key) if row is not None else {}
+        fields |= {"login": self.origin} | said
+        self._records.append(AuditRecord(at_us=self.now, event=event, **fields))
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what happens inside, and what it said to the audit, when it raises."""
+        said = len(self._records)
+        self._connection.execute("savepoint inner_part")
+        try:
+            yield
+        except BaseException:
+            if not self._connection.in_transaction:  # SQLite itself has rolled everything back
+                raise
+            self._connection.execute("rollback to inner_part")
+            self._connection.execute("release inner_part")
+            del self._records[said:]
+            self.memo.clear()
+            raise
+        self._connection.execute("release inner_part")
+
+    @property
+    def alive(self) -> bool:
+        """False when SQLite has rolled the transaction back by itself (full disk, I/O error)."""
+        return self._connection.in_transaction
+
+    def finish(self, changes_before: int) -> None:
+        """Append the records, and write clock and fence down if the verb has changed anything."""
+        if self._records:
+            self.many(_AUDIT["append"], audit.parameters(self._records))
+        if self._connection.total_changes != changes_before:
+            self.run(_INSTALLATION["finish"], {"now": self.now, "fence": self._fence})
+
+
+class Ledger:
+    """The embedded store as one facet sees it. The facets' verbs are in the classes derived from this one."""
+
+    facet: Facet
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.origin_name = own_origin()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._file: file.Identity = (0, 0)
+        self._id = ""
+        self._fence_seen = 0
+        self._closed = False
+        with self._lock:
+            self._open(create=True)
+        _ALIVE.add(self)
+
+    @property
+    def origin(self) -> str:
+        """`os:<uid>` of this process: what the operating system has authenticated."""
+        return self.origin_name
+
+    def close(self) -> None:
+        """Close the connection. Safe to call twice, and in a forked child."""
+        if os.getpid() != self._pid:
+            self.abandon()
+            return
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def abandon(self) -> None:
+        """Forget an inherited connection without closing it: closing here could take the parent's log away."""
+        if self._connection is not None:
+            _ABANDONED.append(self._connection)
+            self._connection = None
+
+    @contextmanager
+    def writing(self) -> Iterator[Tx]:
+        """Run one verb: all of it is committed, or nothing."""
+        with self._turn() as connection, self._transaction(connection, "begin immediate") as tx:
+            changes = connection.total_changes
+            yield tx
+            tx.finish(changes)
+            self._check_file()
+            connection.execute("commit")
+            self._fence_seen = tx.fence
+
+    @contextmanager
+    def reading(self) -> Iterator[Tx]:
+        """Read one consistent state."""
+        with self._turn() as connection, self._transaction(connection, "begin") as tx:
+            yield tx
+            connection.execute("commit")
+
+    @contextmanager
+    def _turn(self) -> Iterator[sqlite3.Connection]:
+        if os.getpid() != self._pid:
+            raise StoreError("this ledger was opened before a fork. Open it again in the child")
+        with self._lock:
+            if self._closed:
+                raise StoreError("this ledger is closed. Open it again")
+            self._heal()
+            if self._connection is None:
+                raise StoreUnavailable(f"the ledger {self.place.path} is not open. Try again")
+            yield self._connection
+
+    @contextmanager
+    def _transaction(self, connection: sqlite3.Connection, begin: str) -> Iterator[Tx]:
+        try:
+            yield Tx(connection, self, _begin(connection, begin))
+        except sqlite3.Error as error:
+            self._undo(connection, gone=faults.code(error) in faults.AWAY)
+            raise faults.translated(error, self.place.path) from error
+        except BaseException:
+            self._undo(connection, gone=False)
+            raise
+
+    def _undo(self, connection: sqlite3.Connection, *, gone: bool) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("rollback")
+        except sqlite3.Error:
+            gone = True
+        if gone:
+            self._drop()
+
+    def _heal(self) -> None:
+        """Open the file again when the connection was given up, or when another file lies there."""
+        if self._connection is not None and file.identity(self.place.path) != self._file:
+            self._drop()
+        if self._connection is None:
+            self._open(create=False)
+
+    def _open(self, *, create: bool) -> None:
+        connection, self._file = connect(self.place, self.facet, create=create)
+        try:
+            row = _begin(connection, "begin")
+            connection.execute("commit")
+            self._recognise(row)
+        except sqlite3.Error as error:
+            connection.close()
+            raise faults.translated(error, self.place.path) from error
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _recognise(self, row: Row) -> None:
+        """Refuse another ledger, or an older copy of this one, in its place: a fence would be given out twice."""
+        if self._id and self._id != row["id"]:
+            raise StoreDamaged(f"another ledger lies at {self.place.path} now. Stop and look")
+        if row["fence"] < self._fence_seen:
+            raise StoreDamaged(
+                f"an older copy of the ledger lies at {self.place.path} now. Raise its fence epoch first"
+            )
+        self._id = row["id"]
+        self._fence_seen = row["fence"]
+
+    def _check_file(self) -> None:
+        if file.identity(self.place.path) != self._file:
+            raise StoreUnavailable(f"the ledger {self.place.path} was moved or deleted. Put it back, then try again")
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _begin(connection: sqlite3.Connection, begin: str) -> Row:
+    """Open a transaction and read the installation; the read is what takes the snapshot of a deferred one."""
+
+    def ask() -> Row | None:
+        connection.execute(begin)
+        try:
+            return connection.execute(_INSTALLATION["begin"]).fetchone()
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+
+    row = retried(ask)
+    if row is None:
+        raise StoreDamaged("the installation row is missing")
+    return row
+
+
+def _abandon_all() -> None:
+    for ledger in list(_ALIVE):
+        ledger.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
