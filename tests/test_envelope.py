@@ -292,6 +292,7 @@ def test_body_is_not_parsed_before_its_signature_holds():
         ("E-version", {"version": 2}),
         ("E-key-id", {"key_id": OTHER.key_id}),
         ("E-lifetime", {"expires_at_us": NOW}),
+        ("E-lifetime", {"expires_at_us": 0}),
         ("E-size", {"targets": ("t" * 256,) * 64}),
     ],
 )
@@ -301,6 +302,14 @@ def test_seal_signs_nothing_that_would_not_open(rule, changes):
         seal(msgspec.structs.replace(CLAIMS, **changes), KEY)
 
     assert rule == caught.value.rule
+
+
+@pytest.mark.parametrize("tier", ["low", "medium"])
+def test_below_high_a_job_may_never_expire(tier):
+    """0 means never, as the policy of the type says; HIGH has no such thing."""
+    claims = msgspec.structs.replace(CLAIMS, tier=tier, expires_at_us=0)
+
+    assert claims == opened(seal(claims, KEY))
 
 
 def test_errors_name_the_field_and_show_no_value():

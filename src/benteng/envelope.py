@@ -58,7 +58,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "E-version": Rule("the signed body is of a version that this code does not know", suspicious=False),
         "E-key-id": Rule("the signed body names another key than the one that signed it"),
         "E-origin": Rule("the signing key belongs to another origin than the body says"),
-        "E-lifetime": Rule("the job expires before it was issued"),
+        "E-lifetime": Rule("the job expires before it was issued, or is HIGH and never expires"),
         "E-future": Rule("the job was issued in the future"),
         "E-expired": Rule("the job has expired", suspicious=False),
         "E-mismatch": Rule("a column of the stored job differs from what was signed"),
@@ -87,6 +87,7 @@ class JobClaims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     schema_sha256    digest of the contract, policy_sha256 of the type's policy, under which the gate judged
     artifacts        (id, sha256) of each; targets and resources as `job.Refs` has them
     available_at_us  not started before (0: at once), as admitted; retries do not change it
+    expires_at_us    not started after; 0 below HIGH: never expires
     generation       0, or which replay this is
     """
 
@@ -274,8 +275,13 @@ class _Versioned(msgspec.Struct, frozen=True):
 def _check_signer(claims: JobClaims, key_id: str) -> None:
     if claims.key_id != key_id:
         _refuse("E-key-id", "key_id", "Name the key that signs")
-    if claims.expires_at_us <= claims.issued_at_us:
+    if claims.expires_at_us <= claims.issued_at_us and not _lasts(claims):
         _refuse("E-lifetime", "expires_at_us", "Let the job expire after it is issued")
+
+
+def _lasts(claims: JobClaims) -> bool:
+    """Tell whether the job never expires, which HIGH cannot (DESIGN section 5)."""
+    return claims.expires_at_us == 0 and claims.tier != "high"
 
 
 def _check_origin(claims: JobClaims, key: TrustedKey) -> None:
@@ -286,7 +292,7 @@ def _check_origin(claims: JobClaims, key: TrustedKey) -> None:
 def _check_times(claims: JobClaims, now_us: Instant, skew_us: Instant) -> None:
     if claims.issued_at_us > now_us + skew_us:
         _refuse("E-future", "issued_at_us", "Compare the clocks")
-    if now_us >= claims.expires_at_us:
+    if now_us >= claims.expires_at_us and not _lasts(claims):
         _refuse("E-expired", "expires_at_us", "Enqueue it again, if it is still wanted")
 
 
