@@ -20,7 +20,7 @@ from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import TypePolicy
 from benteng.store.sqlite import control, evidence, moves, resources
 from benteng.store.sqlite.policies import type_fact
-from benteng.store.sqlite.rows import Undecodable, decode
+from benteng.store.sqlite.rows import UndecodableError, decode
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
 
@@ -96,7 +96,7 @@ def _decide(tx: Tx, seq: int, claimant: Claimant) -> Grant | None:
         return None
     try:
         job = decode(row)
-    except Undecodable as error:
+    except UndecodableError as error:
         moves.quarantine(tx, row, QuarantineReason.UNDECODABLE, error=str(error))
         return None
     policy = _policy(tx, job)

@@ -95,9 +95,8 @@ def _connect(place: Place, facet: Facet, *, create: bool) -> tuple[sqlite3.Conne
         _prepare(connection, place, create=create)
         if file.identity(place.path) != identity:
             raise StoreUnavailable(f"the ledger {place.path} was moved while it was opened. Try again")
-        connection.execute(
-            "select 1 from json_each('[]')"
-        ).fetchall()  # declares itself once, which is no right of a facet
+        # The table function declares itself when it is first used, which is no right of a facet.
+        connection.execute("select 1 from json_each('[]')").fetchall()
         connection.set_authorizer(authorizer(facet))
     except sqlite3.Error as error:
         connection.close()
@@ -228,7 +227,7 @@ def own_origin() -> str:
 
 
 def retried(ask: Callable[[], Answer]) -> Answer:
-    """Return what `ask` returns, trying again after a random pause while somebody else holds the file, within bounds."""
+    """Return what `ask` returns; while somebody else holds the file, pause and try again, within bounds."""
     for left in range(BUSY_TRIES - 1, -1, -1):
         try:
             return ask()

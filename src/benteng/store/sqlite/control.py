@@ -37,7 +37,7 @@ def halted(tx: Tx, scope: ControlScope) -> list[str]:
 
 
 def not_claimable(tx: Tx) -> dict[str, str]:
-    """Return, as JSON arrays for SQL, the types and origins that may not start now: `halted_types`, `halted_origins`."""
+    """Return the types and origins that may not start now, as JSON arrays: `halted_types`, `halted_origins`."""
     if ("halted",) not in tx.memo:
         pools = set(halted(tx, ControlScope.POOL))
         types = set(halted(tx, ControlScope.TYPE))

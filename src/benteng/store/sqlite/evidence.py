@@ -66,7 +66,7 @@ def _evidence(
         policy_sha256=fact.sha256 if fact else None,
         speaks=may_speak(tx, origin=origin, actor=actor, type_name=type_name),
         denied_targets=tuple(target for target in targets if not _may_touch(tx, actor, type_name, target)),
-        artifacts={fact.id: fact for fact in map(lambda ref: _artifact(tx, ref), artifact_ids) if fact},
+        artifacts=_artifacts(tx, artifact_ids),
         operation=operation,
     )
 
@@ -79,11 +79,20 @@ def _may_touch(tx: Tx, actor: str, type_name: str, target: str) -> bool:
     return tx.memo[memo]
 
 
+def _artifacts(tx: Tx, artifact_ids: tuple[str, ...]) -> dict[str, ArtifactFact]:
+    found = (_artifact(tx, artifact_id) for artifact_id in artifact_ids)
+    return {fact.id: fact for fact in found if fact is not None}
+
+
 def _artifact(tx: Tx, artifact_id: str) -> ArtifactFact | None:
     row = tx.one(_EVIDENCE["artifact"], {"id": artifact_id})
-    return row and ArtifactFact(row["id"], row["sha256"], ArtifactState(row["state"]), row["expires_at"])
+    return (
+        None if row is None else ArtifactFact(row["id"], row["sha256"], ArtifactState(row["state"]), row["expires_at"])
+    )
 
 
 def _operation(tx: Tx, key: str) -> OperationFact | None:
     row = tx.one(_EVIDENCE["operation"], {"key": key})
-    return row and OperationFact(row["job_id"], row["origin"], row["payload_sha256"], row["state"], row["epoch"])
+    if row is None:
+        return None
+    return OperationFact(row["job_id"], row["origin"], row["payload_sha256"], row["state"], row["epoch"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 
@@ -66,5 +65,5 @@ def _files(path: Path) -> list[str]:
 
 
 def _loose(path: Path) -> list[str]:
-    names = [f"{path}{side}" for side in ("", "-wal", "-shm")]
-    return [name for name in names if os.path.exists(name) and os.stat(name).st_mode & _OTHERS]
+    files = [Path(f"{path}{side}") for side in ("", "-wal", "-shm")]
+    return [str(each) for each in files if each.exists() and each.stat().st_mode & _OTHERS]

@@ -34,7 +34,7 @@ def classify(tx: Tx, job_id: str, reason: QuarantineReason, note: str) -> None:
 
 
 def discard(tx: Tx, job_ids: Sequence[str], reason: str, *, free: bool) -> list[Cancelled]:
-    """Give up quarantined jobs; those that are not in quarantine are left out. All are looked at before one is moved."""
+    """Give up quarantined jobs; others are left out. All are looked at before one is moved."""
     rows = [row for job_id in dict.fromkeys(job_ids) if (row := _find(tx, job_id)) is not None]
     for row in rows:
         _may_discard(row, free=free)
@@ -57,7 +57,7 @@ def resolve(tx: Tx, job_id: str, *, happened: bool, reason: str) -> Cancelled:
 
 
 def replay(tx: Tx, asked: Replay, reason: str) -> Cancelled:
-    """Put a judged job back: the same operation, one generation on, with a new budget; what it started stays counted."""
+    """Put a judged job back: the same operation, one generation on, a new budget; starts stay counted."""
     row = _found(tx, asked.job.id)
     _may_replay(tx, row, asked)
     state = _state(tx, asked)
@@ -170,7 +170,7 @@ def _columns(tx: Tx, row: Row, asked: Replay) -> dict[str, Any]:
 
 
 def _alone_at_high(tx: Tx, row: Row, what: str) -> None:
-    if row["tier"] != Tier.LOW and row["tier"] != Tier.MEDIUM and tx.environment != "dev":
+    if row["tier"] not in {Tier.LOW, Tier.MEDIUM} and tx.environment != "dev":
         raise NeedsAction(f"job {row['id']} is of tier HIGH: {what} it needs another person's vote")
 
 

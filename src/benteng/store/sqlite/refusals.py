@@ -1,7 +1,7 @@
 """Record what did not enter: an audit record each, up to a rate; beyond it only a tally and one record that sums it up.
 
-So a flood of refusals, duplicates or stale settlements cannot fill the disk (DESIGN section 4), and is still counted for
-the breaker by (minute, origin, type, rule).  Trust: not the type's name; unknown ones share one tally.
+So a flood of refusals, duplicates or stale settlements cannot fill the disk (DESIGN section 4), and is still counted
+for the breaker by (minute, origin, type, rule).  Trust: not the type's name; unknown ones share one tally.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Locks on resources: taken all or none with the claim, freed with the job, and handed on without a lost wake-up.
 
-A freed key wakes one waiter, which becomes ready and carries the key's baton (`waits_for` of a ready job). Whoever takes a
-baton out of `ready` without holding its key hands it on with `wake`; `sweep` finds what still sleeps beside a free key.
+A freed key wakes one waiter, which becomes ready and carries the key's baton (`waits_for` of a ready job). Whoever
+takes a baton out of `ready` without holding its key hands it on with `wake`; `sweep` finds what still sleeps beside a
+free key.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def busy(tx: Tx, keys: Sequence[str]) -> str | None:
     if not keys:
         return None
     row = tx.one(_RESOURCE["busy"], {"keys": as_array(keys)})
-    return row and row["key"]
+    return None if row is None else row["key"]
 
 
 def take(tx: Tx, keys: Sequence[str], *, job_id: str, fence: int) -> None:

@@ -1,7 +1,7 @@
 """What each facet may do with each table, asked of SQLite when a statement is prepared. Deny by default.
 
-A guard against mistakes, not a wall: whoever can open the file can open it without this. In the embedded ledger the wall is
-the cell, which cannot read the file (DESIGN section 2, "Facets are roles").
+A guard against mistakes, not a wall: whoever can open the file can open it without this. In the embedded ledger the
+wall is the cell, which cannot read the file (DESIGN section 2, "Facets are roles").
 """
 
 from __future__ import annotations

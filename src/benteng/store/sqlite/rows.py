@@ -1,6 +1,6 @@
 """A job as a row and back. What a row says is checked when it is read: somebody may have written it by hand.
 
-Trust: nothing in a row. `decode` raises Undecodable, and the row is then set apart alone.
+Trust: nothing in a row. `decode` raises UndecodableError, and the row is then set apart alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 HEX_64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-class Undecodable(BentengError):
+class UndecodableError(BentengError):
     """A row that is no job. Carries the name of the field, never its value."""
 
 
@@ -44,14 +44,14 @@ def encode_refs(refs: Refs) -> str:
 
 
 def decode_refs(text: str) -> Refs:
-    """Return the references of a row. Raises Undecodable."""
+    """Return the references of a row. Raises UndecodableError."""
     try:
         stored = _refs_decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise Undecodable("refs cannot be read") from None
+        raise UndecodableError("refs cannot be read") from None
     resources = tuple(stored.resources)
     if len(resources) > RESOURCES_MAX or list(resources) != sorted(set(resources)):
-        raise Undecodable("resources are not sorted, distinct and at most 16")
+        raise UndecodableError("resources are not sorted, distinct and at most 16")
     artifacts = tuple(ArtifactRef(ref_id, sha256) for ref_id, sha256 in stored.artifacts)
     return Refs(artifacts, tuple(stored.targets), resources)
 
@@ -80,16 +80,16 @@ def encode(job: Job) -> dict[str, Any]:
 
 
 def decode(row: Row, *, payload: bytes | None = None, envelope: bytes | None = None) -> Job:
-    """Return the job that a row of `job` or `quarantine` describes. Raises Undecodable.
+    """Return the job that a row of `job` or `quarantine` describes. Raises UndecodableError.
 
     `payload` and `envelope` stand in for a row of `operation`, which has neither.
     """
     if not JOB_ID.fullmatch(row["id"]):
-        raise Undecodable("id is not a UUID")
+        raise UndecodableError("id is not a UUID")
     if not TYPE_NAME.fullmatch(row["type"]):
-        raise Undecodable("type is not name@major")
+        raise UndecodableError("type is not name@major")
     if not HEX_64.fullmatch(row["operation_key"]) or not HEX_64.fullmatch(row["payload_sha256"]):
-        raise Undecodable("operation_key or payload_sha256 is not a digest")
+        raise UndecodableError("operation_key or payload_sha256 is not a digest")
     return Job(
         id=row["id"],
         type=row["type"],
@@ -115,4 +115,4 @@ def _tier(text: str) -> Tier:
     try:
         return Tier(text)
     except ValueError:
-        raise Undecodable("tier is not one of low, medium, high") from None
+        raise UndecodableError("tier is not one of low, medium, high") from None

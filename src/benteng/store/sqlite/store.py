@@ -1,8 +1,8 @@
 """One connection to the embedded ledger, and the transactions that verbs are made of.
 
 A writing verb is one `begin immediate` ... `commit`: it reads the clock once, draws fences from the installation, and
-appends its audit records last. Whatever fails, nothing of it remains. The connection may be used from several threads, one
-verb at a time, and never across a fork; it heals when the file was away and is back.
+appends its audit records last. Whatever fails, nothing of it remains. The connection may be used from several threads,
+one verb at a time, and never across a fork; it heals when the file was away and is back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,7 +79,7 @@ class Tx:
         self._records.append(AuditRecord(at_us=self.now, event=event, **fields))
 
     @contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> Generator[None]:
         """Undo what happens inside, and what it said to the audit, when it raises."""
         said = len(self._records)
         self._connection.execute("savepoint inner_part")
@@ -148,7 +148,7 @@ class Ledger:
             self._connection = None
 
     @contextmanager
-    def writing(self) -> Iterator[Tx]:
+    def writing(self) -> Generator[Tx]:
         """Run one verb: all of it is committed, or nothing."""
         with self._turn() as connection, self._transaction(connection, "begin immediate") as tx:
             changes = connection.total_changes
@@ -159,14 +159,14 @@ class Ledger:
             self._fence_seen = tx.fence
 
     @contextmanager
-    def reading(self) -> Iterator[Tx]:
+    def reading(self) -> Generator[Tx]:
         """Read one consistent state."""
         with self._turn() as connection, self._transaction(connection, "begin") as tx:
             yield tx
             connection.execute("commit")
 
     @contextmanager
-    def _turn(self) -> Iterator[sqlite3.Connection]:
+    def _turn(self) -> Generator[sqlite3.Connection]:
         if os.getpid() != self._pid:
             raise StoreError("this ledger was opened before a fork. Open it again in the child")
         with self._lock:
@@ -178,7 +178,7 @@ class Ledger:
             yield self._connection
 
     @contextmanager
-    def _transaction(self, connection: sqlite3.Connection, begin: str) -> Iterator[Tx]:
+    def _transaction(self, connection: sqlite3.Connection, begin: str) -> Generator[Tx]:
         try:
             yield Tx(connection, self, _begin(connection, begin))
         except sqlite3.Error as error:

@@ -15,7 +15,7 @@ from benteng.store.records import AuditRow, JobLine, JobView, Page, Query, Resou
 from benteng.store.sqlite import control
 from benteng.store.sqlite.policies import type_fact
 from benteng.store.sqlite.resources import as_array
-from benteng.store.sqlite.rows import Undecodable, decode_refs
+from benteng.store.sqlite.rows import UndecodableError, decode_refs
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
 from benteng.store.sqlite.text import bounded
@@ -201,7 +201,7 @@ def _number(row: Row | None, name: str) -> int:
 def _refs(text: str) -> Refs:
     try:
         return decode_refs(text)
-    except Undecodable:
+    except UndecodableError:
         return Refs()
 
 
