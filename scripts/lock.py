@@ -28,7 +28,7 @@ from scripts.env import ROOT, pip_settings
 PYTHON_FLOOR = "3.11"
 LOCKS = {
     "run": [],  # what a deployment needs
-    "dev": ["--extra=cli", "--extra=pydantic", "--extra=test", "--group=dev"],  # what `make` needs
+    "dev": ["--extra=cli", "--extra=postgres", "--extra=pydantic", "--extra=test", "--group=dev"],  # what `make` needs
 }
 # Wheels only: setting up never runs a package's build script.
 HEADER = """\
