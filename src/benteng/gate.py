@@ -152,9 +152,8 @@ class Gate:
             facts = load_facts(self.registry, draft.job_type, draft.parsed.value)
         except RuleError as error:
             return Refuse(error.rule, error.reason, error.fix)
-        unsigned = replace(draft.policy, signed=False)  # what the gate is about to sign need not be signed yet
         case = Case(
-            draft.job, unsigned, door, shape=draft.job_type.shape, parsed=draft.parsed, checks=checks, facts=facts
+            draft.job, draft.policy, door, shape=draft.job_type.shape, parsed=draft.parsed, checks=checks, facts=facts
         )
         return judge(case, replace(evidence, policy_sha256=None), GATE)
 

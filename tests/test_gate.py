@@ -1,0 +1,326 @@
+"""The gate and the app, end to end against the embedded store: what enters, and what a refusal leaves behind."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from benteng import keyring
+from benteng.app import Benteng
+from benteng.clock import system_clock
+from benteng.contract import Artifact, Contract, Slug, Target
+from benteng.envelope import open_envelope
+from benteng.errors import Conflict, KeyringError, PolicyError, Refused
+from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
+from benteng.gate import JobSpec
+from benteng.lifecycle import State
+from benteng.policy import Effect, Tier
+from benteng.store.open import open_auditor, open_operator
+from benteng.store.records import Query
+from benteng.verdict import ADMIT, Hold, Refuse
+from tests.guard_cases import DIGEST
+
+SECRET = "hunter2-canary"
+
+
+class Patch(Contract):
+    """A patch of one target with one artifact."""
+
+    target: Target
+    artifact: Artifact
+    window: Slug = "now"
+
+
+@pytest.fixture
+def dsn(tmp_path):
+    """Return the address of a fresh store."""
+    return f"sqlite:///{tmp_path}/queue.db"
+
+
+@pytest.fixture
+def app(tmp_path, dsn):
+    """Return an application in `dev` with keys and one HIGH type, whose store is fresh."""
+    (tmp_path / "benteng.toml").write_text(f'dsn = "{dsn}"\n')
+    (tmp_path / "benteng.toml").chmod(0o600)
+    keyring.generate(tmp_path / ".benteng", origin=f"os:{os.getuid()}", now=system_clock())
+    app = Benteng(config=tmp_path)
+
+    @app.job
+    def greet(name: str) -> str:
+        return f"Halo, {name}"
+
+    @app.job(
+        "patch.apply@1",
+        tier=Tier.HIGH,
+        effect=Effect.ONCE,
+        operation=("target", "artifact.sha256"),
+        resources=("target",),
+    )
+    def apply(payload: Patch) -> None: ...
+
+    with closing(app):
+        yield app
+
+
+@pytest.fixture
+def operator(app, dsn):
+    """Return an operator of the same store, in which the good artifact is approved."""
+    app.gate  # noqa: B018 - opening the gate makes the store and applies the policies
+    with closing(open_operator(dsn)) as operator:
+        operator.register_artifact(ArtifactFact("agent-1.2", DIGEST, ArtifactState.APPROVED), "test")
+        yield operator
+
+
+def payload(target="web-7", digest=DIGEST, **more):
+    """Return the fields of a payload."""
+    return {"target": target, "artifact": {"id": "agent-1.2", "sha256": digest}} | more
+
+
+def everything(operator):
+    """Return the states of all jobs in the store."""
+    return [line.state for line in operator.find(Query()).lines]
+
+
+def log(dsn):
+    """Return every byte of the audit log's bodies."""
+    with closing(open_auditor(dsn)) as auditor:
+        return b"\n".join(row.body or b"" for row in auditor.audit_page(0))
+
+
+def test_a_low_job_enters(app):
+    """The README's first job needs no key, no actor and no evidence."""
+    receipt = app.enqueue("greet", {"name": "dunia"})
+
+    assert receipt.state is State.READY
+    assert not receipt.duplicate
+    assert receipt.status().state is State.READY
+
+
+def test_a_high_job_is_signed_by_the_producers_key(app, operator, tmp_path):
+    """What is stored carries claims that the host's trust roots verify, with the job's own references."""
+    receipt = app.enqueue("patch.apply", payload(), actor="svc:deployer", request_id="req-7")
+    job = operator.show(receipt.job_id).job
+    trust = keyring.load_trust(tmp_path / ".benteng" / "trust.toml")
+
+    claims = open_envelope(job.envelope, trust, now_us=system_clock(), skew_us=0)
+
+    assert (claims.job_id, claims.actor, claims.request_id) == (job.id, "svc:deployer", "req-7")
+    assert claims.resources == ("target:web-7",)
+    assert 0 < job.expires_at - system_clock() <= 86_400_000_000
+
+
+def test_the_same_operation_gives_the_first_receipt(app, operator):
+    """Asking again is harmless: one job."""
+    first = app.enqueue("patch.apply", payload(), actor="svc:deployer")
+    second = app.enqueue("patch.apply", payload(), actor="svc:deployer")
+
+    assert second.job_id == first.job_id
+    assert second.duplicate
+    assert everything(operator) == [State.READY]
+
+
+def test_the_same_operation_with_another_payload_is_a_conflict(app, operator):
+    """What differs outside the identity is not silently deduplicated."""
+    app.enqueue("patch.apply", payload(), actor="svc:deployer")
+
+    with pytest.raises(Conflict):
+        app.enqueue("patch.apply", payload(window="later"), actor="svc:deployer")
+
+    assert everything(operator) == [State.READY]
+
+
+@pytest.mark.parametrize(
+    "spec, rule",
+    [
+        (JobSpec("greet", {"name": 5}), "P-type"),
+        (JobSpec("greet", {"nome": "x"}), "P-unknown"),
+        (JobSpec("greet", b'{"name":"a","name":"b"}'), "P-duplicate"),
+        (JobSpec("greet", {"name": "a\0b"}), "P-text"),
+        (JobSpec("greet", b"{]"), "P-json"),
+        (JobSpec("greet", {"name": "x"}, priority=10), "G-priority"),
+        (JobSpec("greet", {"name": "x"}, actor="a b"), "G-name"),
+        (JobSpec("greet", {"name": "x"}, delay_seconds=-1), "G-delay"),
+        (JobSpec("greet", {"name": "x"}, delay_seconds=float("nan")), "G-delay"),
+        (JobSpec("greet", {"name": "x"}, run_at=datetime(2030, 1, 1)), "G-zone"),  # noqa: DTZ001 - that is the point
+        (JobSpec("nothing", {}), "T-unknown"),
+        (JobSpec("patch.apply", payload(), actor=""), "X-actor"),
+        (JobSpec("patch.apply", payload(digest="cd" * 32), actor="svc:d"), "A-digest"),
+        (JobSpec("patch.apply", payload(artifact={"id": "other", "sha256": DIGEST}), actor="svc:d"), "A-unknown"),
+        (JobSpec("patch.apply", payload(command="rm"), actor="svc:d"), "P-unknown"),
+    ],
+    ids=[
+        "type",
+        "unknown-field",
+        "duplicate-key",
+        "nul",
+        "no-json",
+        "priority",
+        "actor",
+        "negative-delay",
+        "nan-delay",
+        "naive-time",
+        "unknown-type",
+        "no-actor",
+        "other-digest",
+        "unregistered",
+        "command-field",
+    ],
+)
+def test_what_is_refused_leaves_only_its_record(app, operator, dsn, spec, rule):
+    """A refusal names its rule, stores no job, and its record holds no value of the payload."""
+    before = log(dsn).count(b"\n")
+
+    with pytest.raises(Refused) as caught:
+        app.gate.enqueue(spec)
+
+    assert caught.value.rule == rule
+    assert everything(operator) == []
+    assert log(dsn).count(b"\n") == before + 1
+    assert rule.encode() in log(dsn)
+
+
+def test_a_refused_value_is_shown_nowhere(app, operator, dsn):
+    """Neither error nor log repeats what was refused."""
+    with pytest.raises(Refused) as caught:
+        app.enqueue("greet", {"name": "x", "extra": SECRET})
+
+    assert SECRET not in str(caught.value)
+    assert SECRET.encode() not in log(dsn)
+    assert SECRET not in repr(operator.find(Query()))
+
+
+def test_one_refused_spec_does_not_stop_the_others(app, operator):
+    """A batch has one answer for each spec, in order."""
+    specs = [JobSpec("greet", {"name": "a"}), JobSpec("greet", {"name": 1}), JobSpec("greet", {"name": "b"})]
+
+    answers = app.enqueue_many(specs)
+
+    assert [isinstance(answer, Refused) for answer in answers] == [False, True, False]
+    assert len(everything(operator)) == 2
+
+
+def test_a_delay_is_measured_by_the_stores_clock(app, operator):
+    """A delayed job is scheduled, and not before its time."""
+    receipt = app.enqueue("greet", {"name": "x"}, delay_seconds=60)
+    view = operator.show(receipt.job_id)
+
+    assert view.state is State.SCHEDULED
+    assert 59_000_000 < view.available_at - view.admitted_at < 61_000_000
+
+
+def test_a_moment_with_a_zone_is_kept(app, operator):
+    """`run_at` is a point in time, whatever zone it was written in."""
+    moment = datetime.now(UTC) + timedelta(hours=1)
+
+    receipt = app.enqueue("greet", {"name": "x"}, run_at=moment)
+
+    assert abs(operator.show(receipt.job_id).available_at - moment.timestamp() * 1e6) < 10
+
+
+def test_a_halted_type_refuses_at_the_gate(app, operator):
+    """The kill switch stops the entrance too."""
+    operator.tighten(Control(ControlScope.TYPE, "patch.apply@1", ControlMode.HALT, "test"))
+
+    with pytest.raises(Refused) as caught:
+        app.enqueue("patch.apply", payload(), actor="svc:deployer")
+
+    assert caught.value.rule == "C-halt"
+
+
+def test_a_halted_low_type_is_refused_by_the_store_itself(app, operator):
+    """LOW jobs ask for no evidence, and the switch holds all the same."""
+    app.enqueue("greet", {"name": "before"})
+    operator.tighten(Control(ControlScope.TYPE, "greet@1", ControlMode.HALT, "test"))
+
+    with pytest.raises(Refused) as caught:
+        app.enqueue("greet", {"name": "x"})
+
+    assert caught.value.rule == "S-control"
+
+
+def test_a_check_decides_with_its_evidence(app, operator):
+    """Evidence is loaded at the gate; a check may hold, refuse, or admit."""
+    facts = {"answer": ADMIT}
+
+    @app.evidence("host")
+    def host(payload: Patch) -> object:
+        return facts["answer"]
+
+    @app.check("patch.apply", needs="host")
+    def decide(payload, host):
+        return host
+
+    facts["answer"] = Refuse("host", "not in maintenance")
+    with pytest.raises(Refused) as caught:
+        app.enqueue("patch.apply", payload(), actor="svc:deployer")
+    facts["answer"] = Hold("host", "ask first")
+    held = app.enqueue("patch.apply", payload("web-8"), actor="svc:deployer")
+    facts["answer"] = ADMIT
+    ready = app.enqueue("patch.apply", payload("web-9"), actor="svc:deployer")
+
+    assert caught.value.rule == "host"
+    assert (held.state, ready.state) == (State.HELD, State.READY)
+
+
+def test_evidence_that_fails_refuses(app, operator):
+    """No evidence, no job."""
+
+    @app.evidence("host")
+    def host(payload: Patch) -> object:
+        raise ConnectionError(SECRET)
+
+    app.check("patch.apply", needs="host")(lambda _payload, _host: ADMIT)
+
+    with pytest.raises(Refused) as caught:
+        app.enqueue("patch.apply", payload(), actor="svc:deployer")
+
+    assert caught.value.rule == "G-evidence"
+    assert SECRET not in str(caught.value)
+
+
+def test_without_a_key_a_high_job_is_not_enqueued(app, operator, tmp_path):
+    """A job that must be signed and cannot be names the command that makes keys."""
+    (tmp_path / ".benteng" / "producer.key").unlink()
+
+    with pytest.raises(KeyringError, match="benteng init"):
+        app.enqueue("patch.apply", payload(), actor="svc:deployer")
+
+    assert everything(operator) == []
+
+
+def test_dev_locks_and_applies_by_itself(app, operator, tmp_path, capsys):
+    """The first use writes the lock file, fills the ledger and says so."""
+    app.close()
+    app.job("later@1")(lambda: None)
+
+    app.enqueue("later")
+
+    assert "later@1" in (tmp_path / "benteng.lock").read_text()
+    assert "locked later@1: added" in capsys.readouterr().err
+    assert "later@1" in [row.name for row in operator.types()]
+
+
+def test_prod_refuses_what_is_not_built_yet(app, operator, tmp_path, monkeypatch):
+    """In `prod` nothing above LOW runs without the parts of its tier, and they are named."""
+    app.close()
+    monkeypatch.setenv("BENTENG_ENVIRONMENT", "prod")
+    monkeypatch.setenv("BENTENG_DSN", f"sqlite:///{tmp_path}/prod.db")
+
+    with pytest.raises(PolicyError) as caught:
+        app.enqueue("greet", {"name": "x"})
+
+    assert caught.value.rule == "F-pending"
+    assert "isolation" in str(caught.value)
+
+
+def test_examine_records_nothing(app, operator, dsn):
+    """A dry run gives the verdict and leaves no trace."""
+    before = log(dsn)
+
+    verdict = app.gate.examine(JobSpec("patch.apply", payload(digest="cd" * 32), actor="svc:d"))
+
+    assert verdict.rule == "A-digest"
+    assert before == log(dsn)
