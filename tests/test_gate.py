@@ -20,7 +20,7 @@ from benteng.lifecycle import State
 from benteng.policy import Effect, Tier
 from benteng.store.open import open_auditor, open_operator
 from benteng.store.records import Query
-from benteng.verdict import ADMIT, Hold, Refuse
+from benteng.verdict import ADMIT, Hold, Refuse, Verdict
 from tests.guard_cases import DIGEST
 
 SECRET = "hunter2-canary"
@@ -243,7 +243,7 @@ def test_a_halted_low_type_is_refused_by_the_store_itself(app, operator):
 
 def test_a_check_decides_with_its_evidence(app, operator):
     """Evidence is loaded at the gate; a check may hold, refuse, or admit."""
-    facts = {"answer": ADMIT}
+    facts: dict[str, Verdict] = {"answer": ADMIT}
 
     @app.evidence("host")
     def host(payload: Patch) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -47,7 +48,9 @@ def test_a_guard_that_raises_refuses():
 
 def test_a_guard_that_answers_true_refuses():
     """Only a verdict is an answer; a truthy value is none."""
-    assert said(judge(case(), evidence(), [lambda _case, _evidence: True])) == "G-broken"
+    liar: Any = lambda _case, _evidence: True  # noqa: E731 - what a careless author writes
+
+    assert said(judge(case(), evidence(), [liar])) == "G-broken"
 
 
 def test_judging_stops_at_the_first_verdict():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pytest
 
 from benteng.app import Benteng
 from benteng.context import Context
-from benteng.contract import Artifact, Contract, Target, kind
+from benteng.contract import Artifact, Contract, Kind, Slug, Target
 from benteng.errors import DefinitionError
 from benteng.policy import LIMITS, Effect, KeyPath, Tier
 from benteng.verdict import ADMIT
@@ -15,7 +17,7 @@ from benteng.verdict import ADMIT
 class Patch(Contract):
     """One host, one artifact."""
 
-    host: kind("host")
+    host: Annotated[Slug, Kind("host")]
     artifact: Artifact
     group: Target
 
