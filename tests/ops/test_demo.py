@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ def demo(tmp_path, *, as_json=True, keep=None, source=ROOT / "src"):
         check=False,
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=SECONDS_MAX if source == ROOT / "src" else 3 * SECONDS_MAX,
     )
 
 
@@ -128,3 +129,64 @@ def test_a_host_refuses_a_lower_fence(tmp_path):
         world.write_host("web-7", b"late", 8)
 
     assert b"new" == world.host("web-7").read_bytes()
+
+
+SETTLE, CLAIM = "store/sqlite/queries/settle.sql", "store/sqlite/claim.py"
+TWINS = {
+    "fence and token": (
+        "zombie fenced off",
+        [(SETTLE, "  and fence = :fence\n", ""), (SETTLE, "  and token = :token\n", "")],
+    ),
+    "lease at reclaim": (
+        "one host, two jobs",
+        [("store/sqlite/queries/reclaim.sql", "  and lease_until <= :now\n", "  and :now > 0\n")],
+    ),
+    "duplicates": (
+        "duplicate suppressed",
+        [
+            ("store/sqlite/admission.py", "    if owner:\n", "    if owner and not owner:\n"),
+            ("store/sqlite/schema.sql", "create unique index operation_key", "create index operation_key"),
+        ],
+    ),
+    "resource locks": (
+        "one host, two jobs",
+        [
+            (CLAIM, "    if busy:\n", "    if busy and not busy:\n"),
+            ("store/sqlite/resources.py", "    if taken != len(keys):\n", "    if taken > len(keys):\n"),
+        ],
+    ),
+    "kill switch at the claim": ("kill switch", [(CLAIM, "set(claimant.accepts) - halted", "set(claimant.accepts)")]),
+    "once at the reclaim": (
+        "uncertain effect",
+        [("store/sqlite/keeper.py", "policy.effect is Effect.ONCE", "policy.effect is None")],
+    ),
+    "crash budget": (
+        "poison job",
+        [("store/sqlite/settle.py", "if spent.crashes >= limits.crashes_max or ", "if ")],
+    ),
+    "one audit record": (
+        "audit",
+        [("store/sqlite/resources.py", "    tx.note(Event.BLOCKED, row,", "    _ = (Event.BLOCKED, row) or dict(")],
+    ),
+}
+"""What is taken out of the store -> the step that must notice (others may, too), and the edits that take it out."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * SECONDS_MAX)
+@pytest.mark.parametrize("name", TWINS)
+def test_a_broken_store_fails_the_demo(tmp_path, name):
+    """With one protection taken out of a copy of the store, the demo exits 1, and the step that is about it says so."""
+    noticing, edits = TWINS[name]
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source)
+    for file, old, new in edits:
+        path = source / "benteng" / file
+        assert old in path.read_text(), f"{file} has changed: mend the twin"
+        path.write_text(path.read_text().replace(old, new))
+
+    done = demo(tmp_path, source=source)
+
+    failed = [step["title"] for step in json.loads(done.stdout)["steps"] if not step["ok"]]
+    assert 1 == done.returncode
+    assert noticing in failed

@@ -14,8 +14,9 @@ from pathlib import Path
 from benteng.ops.demo.proof import root_of
 from benteng.ops.demo.report import Report, Step
 from benteng.ops.demo.site import Site, site
-from benteng.ops.demo.stage import Missed, Stage, stage
+from benteng.ops.demo.stage import Missed, Stage, contents, stage
 from benteng.ops.demo.steps import ACTS, Act
+from benteng.redact import clean_line
 
 
 def play(*, as_json: bool, keep: Path | None) -> int:
@@ -26,6 +27,8 @@ def play(*, as_json: bool, keep: Path | None) -> int:
         with stage(made) as ready:
             _play(ready, report)
         _look_at_lines(made, report)
+        if not report.ok:
+            _show_logs(made, report)
     report.end()
     if as_json:
         sys.stdout.write(report.document().decode() + "\n")
@@ -35,8 +38,8 @@ def play(*, as_json: bool, keep: Path | None) -> int:
 def _play(ready: Stage, report: Report) -> None:
     _open_gate(ready)
     ready.crew.start("keeper", ["keeper"])
-    for name in ("worker-a", "worker-b"):
-        ready.worker(name)
+    for letter in "ab":
+        ready.worker(letter)
     for number, act in enumerate(ACTS, 1):
         report.add(_played(number, act, ready))
     report.records, report.root = root_of(ready)
@@ -68,6 +71,13 @@ def _look_at_lines(made: Site, report: Report) -> None:
     """What was printed holds no secret either."""
     if report.steps and any(made.canary in line for line in report.lines):
         report.steps[-1].expect("no secret was printed", held=False, found="the canary")
+
+
+def _show_logs(made: Site, report: Report) -> None:
+    """After a failure: how the talk of each process ended."""
+    for log, content in contents(made.logs):
+        last = content.decode(errors="replace").strip().rpartition("\n")[2]
+        report.say(f"{log.name}: {clean_line(last)}")
 
 
 def _printer() -> Callable[[str], None]:

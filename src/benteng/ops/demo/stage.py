@@ -35,6 +35,8 @@ WAIT_SECONDS = 12.0
 LOOK_SECONDS = 0.02
 AUDIT_PAGE = 1_000
 ACTOR = "svc:deployer"
+WORKER = "worker-"
+"""How the names of workers begin; a letter follows."""
 
 
 class Missed(Exception):  # noqa: N818 - named by what happened
@@ -125,6 +127,8 @@ class Stage:
         while not (seen := probe()):
             if time.monotonic() >= end:
                 raise Missed(what)
+            if not any(member.name.startswith(WORKER) for member in self.crew.alive()):
+                raise Missed(f"{what} (every worker has ended)")
             self._pause.wait(LOOK_SECONDS)
         return seen
 
@@ -154,9 +158,9 @@ class Stage:
 
     # --- acting on the crew -------------------------------------------------------------------------------------------
 
-    def worker(self, name: str) -> Member:
+    def worker(self, letter: str) -> Member:
         """Start a worker of the demo's pool."""
-        return self.crew.start(name, ["worker", APP, "--pool", POOL, "--no-keeper"])
+        return self.crew.start(WORKER + letter, ["worker", APP, "--pool", POOL, "--no-keeper"])
 
     def runs(self, effect: Effect) -> Member:
         """Return the worker in whose family the process of an effect is. Raises Missed."""

@@ -68,7 +68,7 @@ def duplicate(stage: Stage, step: Step) -> None:
     """The same operation again gets the first job's receipt, and nothing happens twice."""
     first = stage.receipts["patch"]
     again = stage.enqueue("patch.apply", _patch(stage))
-    told = stage.records(first.job_id, Event.DUPLICATE)
+    told = [n for n in stage.records(event=Event.DUPLICATE) if first.job_id in n.record.detail]
 
     step.equal("the receipt is the first job's", first.job_id, again.job_id)
     step.expect("it says that it is a duplicate", held=again.duplicate)
@@ -221,7 +221,7 @@ def killed(stage: Stage, step: Step) -> None:
     victim = stage.runs(first)
     victim.kill()
     stage.world.remove_gate("power")
-    stage.worker("worker-c")
+    stage.worker("c")
     reclaimed = stage.audited(receipt, Event.RECLAIMED)
     state = stage.ended(receipt)
     second = stage.effect("host.restart", "power", "begin", above=first.fence)
@@ -282,7 +282,7 @@ def uncertain(stage: Stage, step: Step) -> None:
     charged = stage.effect("invoice.charge", "inv-7", "charged")
     stage.runs(charged).kill()
     stage.world.remove_gate("inv-7")
-    stage.worker("worker-d")
+    stage.worker("d")
     parked = stage.audited(receipt, Event.UNCERTAIN)
     state = stage.ended(receipt)
     stage.operator.resolve(receipt.job_id, happened=True, reason="the bank's statement has it")
