@@ -1,0 +1,1 @@
+"""The keeper: what time does to jobs. It holds a credential and imports no user code."""

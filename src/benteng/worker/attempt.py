@@ -1,0 +1,395 @@
+"""One attempt inside a cell: judge again, say that it starts, run the handler, say how it ended.
+
+User code is not called before the start was said, and whatever it does ends as one `Ended`. Everything that it wrote
+is cleaned and bounded here, and once more by the supervisor. Trust: neither the payload nor what a handler returns or
+raises.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import json
+import math
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+
+from benteng import clock, raised
+from benteng.context import Context
+from benteng.contract import Parsed
+from benteng.errors import DefinitionError, Malformed, PolicyError
+from benteng.evidence import Evidence
+from benteng.guard import CELL, Case, Door, judge
+from benteng.guard.integrity import refs_of
+from benteng.job import ArtifactRef, Job, sha256_hex
+from benteng.outcome import Permanent, Snoozed, Suspicious, Transient, classify
+from benteng.redact import clean, clean_line, error_text
+from benteng.task import JobType, Registry
+from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
+from benteng.worker import wire
+from benteng.worker.wire import Ended, How, Next, Work
+
+LOG_BYTES_MAX: Final = 64 * 1024
+LOG_LINE_BYTES_MAX: Final = 8000
+PROGRESS_BYTES_MAX: Final = 4096
+REASON_BYTES_MAX: Final = 2048
+COPY_BYTES: Final = 1 << 20
+UNSERIALISABLE: Final = "unserialisable"
+"""Key of the result that stands for one that could not be written as JSON: the job completed all the same."""
+
+
+class Stopped(BaseException):
+    """Raised into a handler that must end now: its deadline passed, or the worker drains.
+
+    Not an Exception, so that a handler that catches everything it expects does not catch this.
+    """
+
+
+class Mouth:
+    """The sending side of a cell's line, for several threads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def say(self, *frames: bytes) -> None:
+        """Send whole frames. A supervisor that is gone ends the cell."""
+        data = b"".join(frames)
+        try:
+            with self._lock:
+                self._sock.sendall(data)
+        except OSError:
+            os._exit(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What all attempts of a cell share."""
+
+    registry: Registry
+    mouth: Mouth
+    scratch: Path
+    artifacts: str
+
+
+current: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("benteng_attempt", default=None)
+"""The attempt that the running code belongs to, for its output."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt, and the channel behind its handler's `ctx`."""
+
+    work: Work
+    payload: bytes
+    shop: Workshop
+    job_type: JobType | None = None
+    parsed: Parsed | None = None
+    deadline: float = 0.0
+    armed: bool = False
+    logged_bytes: int = 0
+    partial: str = ""
+    next: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+
+    def __post_init__(self) -> None:
+        self.job_type = self.shop.registry.types.get(self.work.type)
+        self.deadline = clock.boot_seconds() + self.work.run_seconds
+
+    @property
+    def loads(self) -> bool:
+        """Whether judging runs code of the user's."""
+        return self.job_type is not None and bool(self.shop.registry.checks_of(self.job_type))
+
+    # ------------------------------------------------------------------------------------------------------- judgement
+
+    def judge(self) -> Ended | None:
+        """Return how the attempt ends unstarted, or None when it may start."""
+        try:
+            verdict = self._verdict()
+        except Malformed as error:
+            verdict = Refuse(error.rule, error.reason, error.fix, error.field)
+        except Exception as error:  # noqa: BLE001 - whatever a loader or a contract raises: no evidence, no start
+            verdict = Refuse("G-evidence", f"judging failed ({type(error).__name__})", "mend the evidence loader")
+        return None if isinstance(verdict, Admit) else self._unstarted(verdict)
+
+    def _verdict(self) -> Verdict:
+        job_type = self.job_type
+        if job_type is None:
+            return Refuse("G-schema", f"no job type {self.work.type} in this cell", "register the job type")
+        if sha256_hex(self.payload) != self.work.payload_sha256:
+            return Refuse("G-forged", "the payload is not what was granted", suspicious=True)
+        self.parsed = job_type.shape.parse(self.payload)
+        registry = self.shop.registry
+        facts = {loader.name: loader.function(self.parsed.value) for loader in registry.loaders_of(job_type)}
+        case = Case(
+            job=_job(self.work, self.payload, job_type),
+            policy=job_type.policy,
+            door=Door.WORKER,
+            shape=job_type.shape,
+            parsed=self.parsed,
+            checks=registry.checks_of(job_type),
+            facts=facts,
+        )
+        return judge(case, Evidence(now=0), CELL)
+
+    def _unstarted(self, verdict: Hold | Divert | Refuse) -> Ended:
+        match verdict:
+            case Hold():
+                how = How.HELD
+            case Divert():
+                how = How.DIVERTED
+            case Refuse(suspicious=True):
+                how = How.REFUSED_SUSPICIOUS
+            case Refuse():
+                how = How.REFUSED
+        where = verdict.field if isinstance(verdict, Refuse) else ""
+        text, fix = (clean_line(each, bytes_max=REASON_BYTES_MAX) for each in (verdict.reason, verdict.fix))
+        return Ended(self.work.handle, how, text, clean_line(verdict.rule, bytes_max=128), where[:256], fix)
+
+    # ------------------------------------------------------------------------------------------------------------- run
+
+    def started(self) -> bytes:
+        """Return the frame that says that user code has the attempt from now on."""
+        return wire.frame(wire.Started((self.work.handle,)))
+
+    def run(self) -> bytes:
+        """Call a handler, sync or async, and return the frame that says how it ended."""
+        token = current.set(self)
+        try:
+            return self._ended(self._call)
+        except Stopped:
+            return self._stopped()
+        finally:
+            current.reset(token)
+
+    def _call(self) -> object:
+        arguments = self._arguments()
+        handler = cast("JobType", self.job_type).handler
+        self.armed = True
+        if cast("JobType", self.job_type).is_async:
+            import asyncio
+
+            return asyncio.run(cast("Any", handler(**arguments)))
+        return handler(**arguments)
+
+    async def run_async(self) -> bytes:
+        """Await an async handler on the cell's own loop, and return the frame that says how it ended."""
+        current.set(self)
+        try:
+            handler = cast("JobType", self.job_type).handler
+            value = await cast("Awaitable[object]", handler(**self._arguments()))
+        except BaseException as error:  # noqa: BLE001 - also a cancellation ends as a value
+            return self._failed(error)
+        return self._completed(value)
+
+    def _ended(self, call: Callable[[], object]) -> bytes:
+        try:
+            value = call()
+            self.armed = False
+        except Stopped:
+            return self._stopped()
+        except BaseException as error:  # noqa: BLE001 - SystemExit and its kin are how an attempt ended, nothing more
+            self.armed = False
+            return self._failed(error)
+        return self._completed(value)
+
+    def _arguments(self) -> dict[str, object]:
+        job_type, parsed = cast("JobType", self.job_type), cast("Parsed", self.parsed)
+        arguments = job_type.arguments(parsed)
+        if job_type.wants_context:
+            arguments["ctx"] = Context(
+                self,
+                fence=self.work.fence,
+                operation_key=self.work.operation_key,
+                attempt=self.work.attempt,
+                scratch=self.scratch,
+            )
+        return arguments
+
+    @property
+    def scratch(self) -> Path:
+        """The attempt's own directory. Made when it is first asked for."""
+        path = self.shop.scratch / str(self.work.handle)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def settle_in(self) -> None:
+        """Move this process into the attempt's own directory."""
+        home = str(self.scratch)
+        os.chdir(home)
+        os.environ["HOME"] = os.environ["TMPDIR"] = home
+        import tempfile
+
+        tempfile.tempdir = None
+
+    # ------------------------------------------------------------------------------------------------------------ ends
+
+    def _completed(self, value: object) -> bytes:
+        self.flush()
+        result = result_json(value, cast("JobType", self.job_type).policy.limits.result_bytes_max)
+        successors = tuple(Next(name, len(payload)) for name, payload in self.next)
+        message = Ended(self.work.handle, How.COMPLETED, result_bytes=len(result), successors=successors)
+        return wire.frame(message, result + b"".join(payload for _, payload in self.next))
+
+    def _failed(self, error: BaseException) -> bytes:
+        self.flush()
+        if _is_cancellation(error):
+            return self._stopped()
+        return wire.frame(ended_by(self.work.handle, error, cast("JobType", self.job_type)))
+
+    def _stopped(self) -> bytes:
+        self.armed = False
+        return wire.frame(Ended(self.work.handle, How.STOPPED))
+
+    # --------------------------------------------------------------------------------------------------------- channel
+
+    def progress(self, text: str) -> None:
+        """Tell people how far it got."""
+        cleaned = clean(str(text), bytes_max=PROGRESS_BYTES_MAX)
+        self.shop.mouth.say(wire.frame(wire.Progress(self.work.handle, cleaned)))
+
+    def then(self, type_name: str, payload: object) -> None:
+        """Add a successor. Raises PolicyError when it is not listed or too much, Malformed when it does not fit."""
+        policy = cast("JobType", self.job_type).policy
+        try:
+            successor = self.shop.registry.find(type_name)
+        except DefinitionError as error:
+            raise PolicyError("W-successor", error.reason, fix=error.fix) from None
+        if successor.name not in policy.successors:
+            fix = f'add successors=("{successor.name}",) to {policy.name}'
+            raise PolicyError("W-successor", f"{policy.name} does not list {successor.name} as successor", fix=fix)
+        raw = successor.shape.parse(payload) if isinstance(payload, bytes) else successor.shape.parse_value(payload)
+        size = sum(len(each) for _, each in self.next) + len(raw.canonical)
+        if len(self.next) >= wire.SUCCESSORS_MAX or size > wire.SUCCESSORS_BYTES_MAX:
+            reason = f"at most {wire.SUCCESSORS_MAX} successors of {wire.SUCCESSORS_BYTES_MAX} bytes together"
+            raise PolicyError("W-successors", reason, fix="let a successor add more")
+        self.next.append((successor.name, raw.canonical))
+
+    def artifact(self, ref: ArtifactRef) -> Path:
+        """Return a private copy whose bytes were hashed while they were copied.
+
+        Raises Suspicious when the job does not name the artifact or its bytes are others, OSError when it is not here.
+        """
+        policy = cast("JobType", self.job_type).policy
+        if ref not in refs_of(policy, self.payload).artifacts:
+            raise raised.Suspicious("the handler asked for an artifact that its job does not name")
+        if not self.shop.artifacts:
+            raise FileNotFoundError("this worker has no artifact directory")
+        return _verified_copy(Path(self.shop.artifacts) / ref.sha256, self.scratch / ref.sha256, ref.sha256)
+
+    def remaining_seconds(self) -> float:
+        """Tell how long the attempt may still run."""
+        return max(0.0, self.deadline - clock.boot_seconds())
+
+    # ---------------------------------------------------------------------------------------------------------- output
+
+    def write(self, text: str) -> None:
+        """Take output of the handler; whole lines are sent, within the attempt's budget."""
+        self.partial += text[: LOG_BYTES_MAX * 2]
+        while "\n" in self.partial or len(self.partial) > LOG_LINE_BYTES_MAX:
+            line, newline, rest = self.partial.partition("\n")
+            if not newline or len(line) > LOG_LINE_BYTES_MAX:
+                line, rest = self.partial[:LOG_LINE_BYTES_MAX], self.partial[LOG_LINE_BYTES_MAX:]
+            self.partial = rest
+            self._line(line)
+
+    def flush(self) -> None:
+        """Send what stands in an unfinished line."""
+        line, self.partial = self.partial, ""
+        if line:
+            self._line(line)
+
+    def _line(self, text: str) -> None:
+        if self.logged_bytes >= LOG_BYTES_MAX:
+            return
+        line = clean_line(text, bytes_max=LOG_LINE_BYTES_MAX)
+        self.logged_bytes += len(line.encode()) + 1
+        if self.logged_bytes >= LOG_BYTES_MAX:
+            line = "[the output of this attempt is cut here]"
+        self.shop.mouth.say(wire.frame(wire.Log(self.work.handle, line)))
+
+
+def ended_by(handle: int, error: BaseException, job_type: JobType) -> Ended:
+    """Return how an attempt ended that raised: by the handler's own words, then by the type's table of names."""
+    text = _text_of(error)
+    outcome = classify(error, job_type.policy.errors, text)
+    match outcome:
+        case Transient():
+            how = How.RETRY if outcome.explicit else How.TRANSIENT
+            return Ended(handle, how, text, after_seconds=_seconds(outcome.retry_after_seconds))
+        case Snoozed():
+            return Ended(handle, How.SNOOZED, text, after_seconds=_seconds(outcome.after_seconds) or 0.0)
+        case Permanent():
+            return Ended(handle, How.PERMANENT, text)
+        case Suspicious():
+            return Ended(handle, How.SUSPICIOUS, text)
+        case _:
+            return Ended(handle, How.TRANSIENT, text)
+
+
+def result_json(value: object, bytes_max: int) -> bytes:
+    """Return a result as canonical JSON; a marker when it is none or too large: finished work is never lost by that."""
+    try:
+        plain: object = msgspec.to_builtins(value, str_keys=True)
+        text = json.dumps(plain, allow_nan=False, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        data = text.encode()
+    except Exception as error:  # noqa: BLE001 - user classes may raise anything when they are written out
+        return json.dumps({UNSERIALISABLE: type(error).__name__[:128]}).encode()
+    return data if len(data) <= bytes_max else json.dumps({UNSERIALISABLE: "too large"}).encode()
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - the failure path cannot fail
+        message = "(its text cannot be read)"
+    if isinstance(error, raised.HandlerSignal):
+        return error_text(type(error).__name__, message) if message else type(error).__name__
+    return error_text(type(error).__qualname__, message)
+
+
+def _seconds(value: object) -> float | None:
+    """Return a duration that a handler gave, within bounds; None when it is no number."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return min(max(float(value), 0.0), wire.SECONDS_MAX)
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    return type(error).__module__ == "asyncio.exceptions" and type(error).__name__ == "CancelledError"
+
+
+def _job(work: Work, payload: bytes, job_type: JobType) -> Job:
+    return Job(
+        id="",
+        type=work.type,
+        tier=job_type.policy.tier,
+        payload=payload,
+        payload_sha256=work.payload_sha256,
+        operation_key=work.operation_key,
+        origin="",
+    )
+
+
+def _verified_copy(source: Path, target: Path, sha256: str) -> Path:
+    digest = hashlib.sha256()
+    if target.exists():
+        target.unlink()
+    with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as reader:
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "wb") as writer:
+            while chunk := reader.read(COPY_BYTES):
+                digest.update(chunk)
+                writer.write(chunk)
+    if digest.hexdigest() != sha256:
+        target.unlink()
+        raise raised.Suspicious(f"the bytes of artifact {sha256[:8]}… are not what the job names")
+    target.chmod(0o400)
+    return target

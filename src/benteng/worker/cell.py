@@ -1,0 +1,150 @@
+"""One sandboxed child that runs handlers: it holds its line to the supervisor, and nothing else.
+
+No credential, no job id, no lease token, no descriptor of anybody else. It ends when the line ends or its parent
+dies. Trust: the supervisor's frames; nothing of the payloads in them. The handler in it is trusted by nobody (see
+wire.PERMITTED).
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from benteng.task import Registry
+from benteng.worker import wide, wire
+from benteng.worker.attempt import Attempt, Mouth, Stopped, Workshop, current
+from benteng.worker.pool import Kind
+from benteng.worker.sandbox import Spec, basic, system
+from benteng.worker.wire import Inbox, Line, Spawn
+
+CRASH_STATUS = 70
+
+
+def live(spawn: Spawn, keep: int, parent: int, artifacts: str, load: Callable[[], Registry]) -> NoReturn:
+    """Be a cell until the line ends. Never returns into the zygote's code, whatever happens."""
+    try:
+        layers = basic.enter(Spec(parent, keep, spawn.limits, spawn.width, spawn.scratch))
+        if spawn.kind is Kind.WIDE:
+            system.few_arenas()
+        _work(spawn, layers, artifacts, load)
+    except BaseException:  # noqa: BLE001 - a forked copy of the zygote must end here
+        os._exit(CRASH_STATUS)
+    os._exit(0)
+
+
+def _work(spawn: Spawn, layers: tuple[str, ...], artifacts: str, load: Callable[[], Registry]) -> None:
+    sock = socket.socket(fileno=basic.KEPT)
+    sock.setblocking(True)
+    mouth = Mouth(sock)
+    _settle_in(spawn.scratch)
+    _capture()
+    shop = Workshop(load(), mouth, Path(spawn.scratch), artifacts)
+    mouth.say(wire.frame(wire.Hello(layers)))
+    if spawn.kind is Kind.WIDE:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        wide.serve(sock, shop, spawn.width)
+    else:
+        serve(sock, shop, once=spawn.kind is Kind.SINGLE)
+
+
+def serve(sock: socket.socket, shop: Workshop, *, once: bool) -> None:
+    """Make one attempt after the other until the line ends; only one when `once`."""
+    serial = Serial(shop)
+    signal.signal(signal.SIGTERM, serial.stop)
+    inbox = Inbox(Line.TO_CELL)
+    while inbox.fill(sock):
+        for message, tail in inbox.messages():
+            if not isinstance(message, wire.Grants):
+                continue
+            for work, payload in zip(
+                message.works, wire.cut(tail, [w.payload_bytes for w in message.works]), strict=True
+            ):
+                serial.attempt(Attempt(work, payload, shop))
+                if once:
+                    _wait_for_end(sock)
+                    return
+
+
+def _wait_for_end(sock: socket.socket) -> None:
+    """Stay until the supervisor hangs up: it looks at the dead attempt's processes first."""
+    while sock.recv(4096):
+        pass
+
+
+class Serial:
+    """One attempt at a time, on the main thread, where a signal can reach it."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self._shop = shop
+        self._attempt: Attempt | None = None
+
+    def attempt(self, attempt: Attempt) -> None:
+        """Judge, say that it starts, run, and say how it ended."""
+        refused = attempt.judge()
+        if refused is not None:
+            self._shop.mouth.say(wire.frame(refused))
+            return
+        if attempt.job_type is not None:
+            basic.bound(attempt.job_type.policy.limits, hard=False)
+        attempt.settle_in()
+        self._shop.mouth.say(attempt.started())
+        self._attempt = attempt
+        ended = self._run(attempt)
+        self._attempt = None
+        os.chdir(self._shop.scratch)
+        self._shop.mouth.say(ended)
+
+    def _run(self, attempt: Attempt) -> bytes:
+        try:
+            return attempt.run()
+        except Stopped:  # it came between two lines of ours
+            return wire.frame(wire.Ended(attempt.work.handle, wire.How.STOPPED))
+
+    def stop(self, number: int, at: object) -> None:
+        """Raise Stopped in a handler that runs. A second signal does nothing more; then comes SIGKILL."""
+        del number, at
+        attempt = self._attempt
+        if attempt is not None and attempt.armed:
+            attempt.armed = False
+            raise Stopped
+
+
+class Output(io.TextIOBase):
+    """What `print` of a handler writes to: lines of the attempt that the running code belongs to."""
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Give text to the attempt; output outside an attempt is dropped."""
+        attempt = current.get()
+        if attempt is not None:
+            attempt.write(str(text))
+        return len(text)
+
+
+class _Records(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        attempt = current.get()
+        if attempt is not None:
+            attempt.write(f"{record.levelname} {record.name}: {record.getMessage()}\n")
+
+
+def _capture() -> None:
+    sys.stdout = sys.stderr = Output()
+    sys.stdin = io.StringIO()
+    logging.basicConfig(handlers=[_Records()], level=logging.INFO, force=True)
+    logging.raiseExceptions = False
+
+
+def _settle_in(scratch: str) -> None:
+    os.environ["HOME"] = os.environ["TMPDIR"] = scratch
+    os.chdir(scratch)

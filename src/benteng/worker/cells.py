@@ -1,0 +1,177 @@
+"""Cells as the supervisor sees them: their lines, their residents, and the lanes that give them flights.
+
+A lane is one kind of cell of a pool: how many there may be, how many are kept ahead, and how long it waits after
+crashes.
+Trust: nothing that comes out of a cell.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from benteng.worker import wire
+from benteng.worker.flights import Flight
+from benteng.worker.pool import Kind
+from benteng.worker.sandbox import system
+from benteng.worker.wire import Inbox, Line, Outbox
+
+BACKOFF_SECONDS = 0.05
+BACKOFF_SECONDS_MAX = 5.0
+
+
+class CellState(StrEnum):
+    """born: asked for; ready: it said Hello; dying: it was killed or hung up, its end is awaited."""
+
+    BORN = "born"
+    READY = "ready"
+    DYING = "dying"
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """One child. `line` is our end; pid 0 until the zygote said that it runs.
+
+    ours  we killed it for the sake of the flight in `culprit` (None: of all): its other residents are not to blame
+    """
+
+    number: int
+    lane: Lane
+    line: socket.socket
+    scratch: Path
+    state: CellState = CellState.BORN
+    pid: int = 0
+    pidfd: int = -1
+    flights: dict[int, Flight] = field(default_factory=dict[int, Flight])
+    jobs: int = 0
+    distrusted: bool = False
+    ours: bool = False
+    inbox: Inbox = field(default_factory=lambda: Inbox(Line.CELL_BORN))
+    outbox: Outbox = field(default_factory=Outbox)
+
+    @property
+    def room(self) -> int:
+        """How many flights it can take now."""
+        if self.state is not CellState.READY or self.jobs >= self.lane.jobs_max:
+            return 0
+        return self.lane.width - len(self.flights)
+
+    def hello(self) -> None:
+        """Note that it stands: from now on it may be given work."""
+        self.state = CellState.READY
+        self.inbox.line = Line.CELL_READY
+
+    def give(self, flights: list[Flight]) -> None:
+        """Send flights to it, in as few frames as fit."""
+        for flight in flights:
+            self.flights[flight.handle] = flight
+            flight.sent = True
+        self.jobs += len(flights)
+        for data in wire.grant_frames([flight.work() for flight in flights]):
+            self.outbox.put(data)
+        self.flush()
+
+    def say(self, message: wire.Stop) -> None:
+        """Send one message."""
+        self.outbox.put(wire.frame(message))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the line takes. A line that broke is noticed when it is read."""
+        try:
+            self.outbox.flush(self.line)
+        except ConnectionError:
+            return
+
+    def receive(self) -> Iterator[tuple[Any, bytes]]:
+        """Yield what it says. Raises EOFError, ProtocolError, BlockingIOError, ConnectionError."""
+        if not self.inbox.fill(self.line):
+            raise EOFError
+        yield from self.inbox.messages()
+
+    def flight(self, handle: int) -> Flight:
+        """Return a resident. Raises ProtocolError for a handle that is not one of its own."""
+        try:
+            return self.flights[handle]
+        except KeyError:
+            raise wire.ProtocolError("a foreign handle") from None
+
+    def signal(self, number: int) -> None:
+        """Signal its group if the pidfd still means the group's leader, else the process; what is gone is no matter."""
+        if self.pidfd < 0:
+            return
+        pid = system.pid_behind(self.pidfd)
+        try:
+            if pid > 1 and pid == self.pid and os.getpgid(pid) == pid:
+                os.killpg(pid, number)
+            signal.pidfd_send_signal(self.pidfd, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def leftovers(self) -> bool:
+        """Whether processes or threads of an ended attempt are still in a cell that makes one attempt at a time."""
+        return bool(system.children_of(self.pid)) or len(system.threads_of(self.pid)) > 1
+
+    def close(self) -> None:
+        """Give back its descriptors."""
+        self.line.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One kind of cell, with the flights that wait for one.
+
+    width      flights in one cell at a time;  cells_max: cells with flights beside each other
+    jobs_max   flights that one cell may have in its life
+    ahead      idle cells beside those;  always: cells that are kept even when there is nothing to do
+    """
+
+    name: str
+    kind: Kind
+    width: int
+    cells_max: int
+    jobs_max: int
+    ahead: int = 0
+    always: int = 0
+    cells: list[Cell] = field(default_factory=list[Cell])
+    waiting: deque[Flight] = field(default_factory=deque[Flight])
+    crashes: int = 0
+    not_before: float = 0.0
+
+    def place(self) -> list[tuple[Cell, list[Flight]]]:
+        """Return which waiting flights go to which cell now: always one that is free, never one that is merely next."""
+        placed: list[tuple[Cell, list[Flight]]] = []
+        for cell in self.cells:
+            count = min(cell.room, len(self.waiting))
+            if count > 0:
+                placed.append((cell, [self.waiting.popleft() for _ in range(count)]))
+        return placed
+
+    def missing(self) -> int:
+        """Return how many cells to start now."""
+        free = sum(1 for cell in self.cells if cell.state is CellState.BORN or cell.room > 0)
+        busy = sum(1 for cell in self.cells if cell.flights)
+        alive = sum(1 for cell in self.cells if cell.state is not CellState.DYING)
+        wanted = max(-(-len(self.waiting) // self.width) + self.ahead - free, self.always - alive)
+        return max(0, min(wanted, self.cells_max + self.ahead - busy - free))
+
+    def crashed(self, now: float, jitter: Callable[[], float]) -> None:
+        """Note that a cell died that should not have: the next one waits, longer each time."""
+        pause = min(BACKOFF_SECONDS * 2 ** min(self.crashes, 16), BACKOFF_SECONDS_MAX)
+        self.crashes += 1
+        self.not_before = now + pause * (0.5 + jitter())
+
+    def worked(self) -> None:
+        """Note that an attempt ended as attempts do."""
+        self.crashes = 0
+        self.not_before = 0.0

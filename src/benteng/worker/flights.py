@@ -1,0 +1,180 @@
+"""A flight: one claimed job on its way through a cell, as the supervisor sees it, and how that ends as an outcome.
+
+What a cell says can only make things worse than what the supervisor saw itself: an end that its state does not permit
+kills the cell, and a dead cell is Crashed whatever it said before, unless it had said the end completely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from benteng.job import Grant
+from benteng.outcome import (
+    Completed,
+    Crashed,
+    Interrupted,
+    Judged,
+    Lost,
+    Outcome,
+    Permanent,
+    Snoozed,
+    Successor,
+    Suspicious,
+    Transient,
+    Unstarted,
+)
+from benteng.policy import TypePolicy
+from benteng.redact import clean_line, patterns
+from benteng.store.records import LeaseProof, Settlement
+from benteng.verdict import Divert, Hold, Refuse
+from benteng.worker import wire
+from benteng.worker.wire import BEFORE_START, Ended, How
+
+LOG_BYTES_MAX = 128 * 1024
+"""Output that a cell may send for one attempt; it stops by itself at half of this, so one that goes on is hostile."""
+
+MARGIN_SHARE = 0.2
+MARGIN_SECONDS_MAX = 2.0
+
+
+class StopReason(StrEnum):
+    """Why the supervisor ends an attempt."""
+
+    DEADLINE = "deadline"
+    DRAIN = "drain"
+    CANCEL = "cancel"
+    LEASE = "lease"
+    LOST = "lost"
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One grant in this worker. Times are seconds of CLOCK_BOOTTIME.
+
+    lease_until  when the cell must be dead if nobody prolongs the lease; the margin is taken off
+    deadline     when the attempt is stopped; inf until it was sent to a cell
+    kill_at      when its cell is killed after a stop;  stop: why it is being stopped
+    """
+
+    handle: int
+    grant: Grant
+    policy: TypePolicy
+    lease_until: float
+    deadline: float = float("inf")
+    kill_at: float = float("inf")
+    stop: StopReason | None = None
+    sent: bool = False
+    started: bool = False
+    outcome: Outcome | None = None
+    settlement: Settlement | None = None
+    logged_bytes: int = 0
+    progress: str = ""
+    progressed: int = 0
+
+    @property
+    def proof(self) -> LeaseProof:
+        """What proves that the attempt is ours."""
+        lease = self.grant.lease
+        return LeaseProof(lease.job_id, lease.fence, lease.token)
+
+    def prolong(self, asked_at: float, seconds: float) -> None:
+        """Note a lease of `seconds` from a moment that is surely not after the store's answer."""
+        self.lease_until = asked_at + seconds - margin_seconds(self.grant.lease.seconds)
+
+    def work(self) -> tuple[wire.Work, bytes]:
+        """Return what its cell gets: neither job id nor token."""
+        job, lease = self.grant.job, self.grant.lease
+        work = wire.Work(
+            handle=self.handle,
+            type=job.type,
+            fence=lease.fence,
+            attempt=self.grant.attempt.number,
+            operation_key=job.operation_key,
+            payload_sha256=job.payload_sha256,
+            run_seconds=self.policy.limits.run_seconds_max,
+            payload_bytes=len(job.payload),
+        )
+        return work, job.payload
+
+    def end(self, ended: Ended, tail: bytes) -> None:
+        """Take a cell's word for how it ended. Raises ProtocolError when the state does not permit it."""
+        if (ended.how in BEFORE_START) == self.started or self.outcome is not None:
+            raise wire.ProtocolError(f"{ended.how} is not how this attempt can end now")
+        sizes = [ended.result_bytes, *(each.payload_bytes for each in ended.successors)]
+        result, *payloads = wire.cut(tail, sizes)
+        if ended.how is not How.COMPLETED and tail:
+            raise wire.ProtocolError("only a completed attempt has a result")
+        if len(result) > self.policy.limits.result_bytes_max:
+            raise wire.ProtocolError("the result is larger than the policy allows")
+        names = [each.type for each in ended.successors]
+        if not set(names) <= set(self.policy.successors):
+            raise wire.ProtocolError("a successor is not listed in the policy")
+        successors = tuple(Successor(name, payload) for name, payload in zip(names, payloads, strict=True))
+        self.outcome = self._outcome(ended, result, successors)
+
+    def _outcome(self, ended: Ended, result: bytes, successors: tuple[Successor, ...]) -> Outcome:
+        text = clean_line(patterns(ended.text), bytes_max=2048)
+        match ended.how:
+            case How.COMPLETED:
+                return Completed(result, successors)
+            case How.TRANSIENT:
+                return Transient(text)
+            case How.RETRY:
+                return Transient(text, ended.after_seconds, explicit=True)
+            case How.PERMANENT:
+                return Permanent(text)
+            case How.SUSPICIOUS:
+                return Suspicious(text)
+            case How.SNOOZED:
+                return Snoozed(ended.after_seconds or 0.0, text)
+            case How.STOPPED:
+                return self.stopped()
+            case How.HELD | How.DIVERTED | How.REFUSED | How.REFUSED_SUSPICIOUS:
+                return _judged(ended, text)
+            case _:
+                assert_never(ended.how)
+
+    def stopped(self) -> Outcome:
+        """Return the outcome of an attempt that ended because we stopped it; by itself nothing stops."""
+        match self.stop:
+            case StopReason.DEADLINE:
+                return Transient(f"deadline of {self.policy.limits.run_seconds_max:g} s exceeded")
+            case StopReason.DRAIN | StopReason.CANCEL | StopReason.LEASE:
+                return Interrupted()
+            case StopReason.LOST:
+                return Lost()
+            case None:
+                return Transient("stopped by a signal that the worker did not send")
+            case _:
+                assert_never(self.stop)
+
+    def die(self, how: str, *, shared: bool, ours: bool) -> None:
+        """Take note that its cell is dead. `ours`: killed by us, for another attempt or to keep a lease."""
+        if self.outcome is not None:
+            return
+        if not self.started and self.stop is not StopReason.LOST:
+            self.outcome = Unstarted(how)
+        elif self.stop is not None:
+            self.outcome = self.stopped()
+        elif ours:
+            self.outcome = Interrupted()
+        else:
+            self.outcome = Crashed(how, shared=shared)
+
+
+def margin_seconds(lease_seconds: float) -> float:
+    """Return how long before the end of a lease a cell must be dead."""
+    return min(MARGIN_SECONDS_MAX, lease_seconds * MARGIN_SHARE)
+
+
+def _judged(ended: Ended, text: str) -> Judged:
+    rule, field_path, fix = (clean_line(each, bytes_max=2048) for each in (ended.rule, ended.field, ended.fix))
+    match ended.how:
+        case How.HELD:
+            return Judged(Hold(rule, text, fix))
+        case How.DIVERTED:
+            return Judged(Divert(rule, text, fix))
+        case _:
+            return Judged(Refuse(rule, text, fix, field_path, suspicious=ended.how is How.REFUSED_SUSPICIOUS))

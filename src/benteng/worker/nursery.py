@@ -1,0 +1,193 @@
+"""The supervisor's side of a zygote: start it clean, compare what it imported with what was reviewed, ask it for cells.
+
+The zygote gets a chosen environment, one descriptor and the name of the app; nothing of the store. A pidfd that it
+hands over is believed only if it means a child of the zygote.
+Trust: nothing that a zygote says; it has run the app's module code.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from benteng.policy import TypePolicy
+from benteng.worker import wire
+from benteng.worker.cells import Cell
+from benteng.worker.pool import Pool
+from benteng.worker.program import program
+from benteng.worker.sandbox import system
+from benteng.worker.wire import Configure, Inbox, Line, Outbox
+
+DESCRIPTORS_MAX = 16
+
+
+class NurseryState(StrEnum):
+    """down: no process; starting: it imports; ready: it makes cells."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """What a pool's zygote is started with.
+
+    app    `module:attribute`;  paths: directories that are put first on sys.path;  cwd: where it is imported
+    home   HOME and TMPDIR at import;  artifacts: directory of artifact files, "" for none
+    """
+
+    pool: Pool
+    app: str
+    paths: tuple[str, ...]
+    cwd: str
+    home: str
+    artifacts: str
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the zygote's environment."""
+        return self.pool.environment(environ) | {"HOME": self.home, "TMPDIR": self.home}
+
+    def configure(self) -> Configure:
+        """Return what the zygote is told."""
+        pool = self.pool
+        return Configure(
+            parent=os.getpid(),
+            app=self.app,
+            paths=self.paths,
+            cwd=self.cwd,
+            start=pool.start,
+            artifacts=self.artifacts,
+            uid=pool.uid,
+            gid=pool.gid,
+        )
+
+
+class Nursery:
+    """One zygote at a time."""
+
+    def __init__(self, nest: Nest, environ: Mapping[str, str]) -> None:
+        self.state = NurseryState.DOWN
+        self.line: socket.socket | None = None
+        self.outbox = Outbox()
+        self._nest = nest
+        self._environ = dict(environ)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._inbox = Inbox(Line.ZYGOTE_STARTING, wire.ZYGOTE_BYTES_MAX)
+        self._descriptors: list[int] = []
+
+    @property
+    def pid(self) -> int:
+        """The zygote's pid; 0 when there is none."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self) -> socket.socket:
+        """Start a zygote and return its line."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                program("benteng.worker.zygote:main"),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._nest.environment(self._environ),
+                cwd="/",
+                close_fds=True,
+            )
+        ours.setblocking(False)
+        self.line, self.outbox = ours, Outbox()
+        self._inbox = Inbox(Line.ZYGOTE_STARTING, wire.ZYGOTE_BYTES_MAX)
+        self.state = NurseryState.STARTING
+        self.say(self._nest.configure())
+        return ours
+
+    def ready(self, report: bytes) -> dict[str, TypePolicy]:
+        """Take its report and return the policies of its registry. Raises ProtocolError."""
+        try:
+            policies = msgspec.json.decode(report, type=dict[str, TypePolicy])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise wire.ProtocolError("the zygote's report cannot be read") from None
+        self.state = NurseryState.READY
+        self._inbox.line = Line.ZYGOTE_READY
+        return policies
+
+    def spawn(self, theirs: socket.socket, message: wire.Spawn) -> None:
+        """Ask for a cell. Its end of the line is sent along and closed here."""
+        self.outbox.put(wire.frame(message), (theirs.detach(),))
+        self.flush()
+
+    def say(self, message: Configure | wire.Guard | wire.End) -> None:
+        """Send one message."""
+        self.outbox.put(wire.frame(message))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the line takes."""
+        if self.line is None:
+            return
+        with contextlib.suppress(ConnectionError):
+            for number in self.outbox.flush(self.line):
+                os.close(number)
+
+    def receive(self) -> Iterator[Any]:
+        """Yield (message, tail) of what it says. Raises EOFError, ProtocolError, BlockingIOError, ConnectionError."""
+        if self.line is None:
+            raise EOFError
+        size = array.array("i").itemsize
+        room = min(self._inbox.room, 65_536)
+        data, ancillary, _, _ = self.line.recvmsg(
+            room, socket.CMSG_LEN(DESCRIPTORS_MAX * size), socket.MSG_CMSG_CLOEXEC
+        )
+        self._keep(ancillary)
+        if not data:
+            raise EOFError
+        self._inbox.accept(data)
+        yield from self._inbox.messages()
+        if len(self._descriptors) > DESCRIPTORS_MAX:
+            raise wire.ProtocolError("more descriptors than messages")
+
+    def adopt(self, cell: Cell, message: wire.Spawned) -> None:
+        """Take the pidfd of a new cell. Raises ProtocolError unless it means that child of the zygote."""
+        if not self._descriptors:
+            raise wire.ProtocolError("a cell without its pidfd")
+        pidfd = self._descriptors.pop(0)
+        pid = system.pid_behind(pidfd)
+        reaped = pid == -1
+        if not reaped and (pid != message.pid or system.parent_of(pid) != self.pid):
+            os.close(pidfd)
+            raise wire.ProtocolError("a pidfd that is no cell of this zygote")
+        cell.pid, cell.pidfd = message.pid, pidfd
+
+    def stop(self) -> None:
+        """End the zygote, and with it every cell: first by hanging up, then by force. Waits for at most 2 s."""
+        if self.line is not None:
+            self.line.close()
+            self.line = None
+        for number in (*self._descriptors, *self.outbox.abandon()):
+            os.close(number)
+        self._descriptors.clear()
+        process, self._process = self._process, None
+        self.state = NurseryState.DOWN
+        if process is None:
+            return
+        try:
+            process.wait(1.5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+
+    def _keep(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                self._descriptors.extend(numbers)

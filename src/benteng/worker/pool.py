@@ -1,0 +1,82 @@
+"""A pool: which attempts run beside each other, how many, and what their cells may see.
+
+A pool may mix tiers; each tier has its own kind of cell (DESIGN section 4). Everything here comes from the host's own
+configuration, never from running code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from benteng.errors import PolicyError
+from benteng.policy import POOL_DEFAULT, Tier
+
+CONCURRENCY_MAX = 1_000
+JOBS_PER_CELL = 100
+ENV_ALWAYS = ("PATH", "LANG", "LC_ALL", "TZ")
+"""Variables that every cell has; HOME and TMPDIR are its scratch directory."""
+
+_CREDENTIAL = re.compile(r"BENTENG_|PASS(WORD|WD|PHRASE)|SECRET|TOKEN|CREDENTIAL|API_?KEY|PRIVATE|DSN", re.IGNORECASE)
+
+
+class Start(StrEnum):
+    """How a cell begins. fork: from the zygote that has imported the app. exec: each cell imports it anew (slow)."""
+
+    FORK = "fork"
+    EXEC = "exec"
+
+
+class Kind(StrEnum):
+    """How a cell works.
+
+    wide    many attempts at a time, on threads and one event loop (LOW)
+    serial  one attempt at a time, reused (MEDIUM)
+    single  one attempt, then it ends (HIGH)
+    """
+
+    WIDE = "wide"
+    SERIAL = "serial"
+    SINGLE = "single"
+
+
+KINDS: Mapping[Tier, Kind] = {Tier.LOW: Kind.WIDE, Tier.MEDIUM: Kind.SERIAL, Tier.HIGH: Kind.SINGLE}
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The settings of one pool. Raises PolicyError for what cannot be.
+
+    concurrency       attempts at the same time, all tiers together
+    env               names of variables that handlers see, beside ENV_ALWAYS; never secrets
+    uid, gid          whom zygote and cells become when the worker is root; None: nobody else
+    drain_seconds     how long running attempts may finish after SIGTERM
+    import_seconds    how long the app may take to import
+    jobs_per_cell     a serial cell is replaced after so many attempts
+    """
+
+    name: str = POOL_DEFAULT
+    concurrency: int = 4
+    start: Start = Start.FORK
+    env: tuple[str, ...] = ()
+    uid: int | None = None
+    gid: int | None = None
+    drain_seconds: float = 10.0
+    import_seconds: float = 60.0
+    jobs_per_cell: int = JOBS_PER_CELL
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise PolicyError("W-concurrency", f"pool {self.name}: concurrency is 1 to {CONCURRENCY_MAX}")
+        if self.uid == 0 or (self.uid is None) != (self.gid is None):
+            raise PolicyError("W-uid", f"pool {self.name}: uid and gid are set together, and are not root")
+        for name in self.env:
+            if _CREDENTIAL.search(name):
+                fix = "give handlers what they need without a credential in the environment"
+                raise PolicyError("W-env", f"pool {self.name}: {name} looks like a credential", fix=fix)
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of the pool's zygote, out of that of this process."""
+        return {name: environ[name] for name in (*ENV_ALWAYS, *self.env) if name in environ}

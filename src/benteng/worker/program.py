@@ -1,0 +1,19 @@
+"""The command line of our own child processes: this interpreter, isolated, and one function of ours."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+PACKAGE_ROOT = str(Path(__file__).parents[2])
+
+
+def program(entry: str) -> list[str]:
+    """Return the command for `module:function`; more arguments may follow, from sys.argv[2] on.
+
+    Isolated (-I): no PYTHON* variable, user site or working directory decides what is imported. Writes no byte code
+    (-B).
+    """
+    module, _, function = entry.partition(":")
+    code = f"import sys; sys.path.append(sys.argv[1]); from {module} import {function}; {function}()"
+    return [sys.executable, "-I", "-B", "-c", code, PACKAGE_ROOT]

@@ -1,0 +1,98 @@
+"""The few Linux calls that Python does not have, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_CHILD_SUBREAPER: Final = 36
+PR_SET_NO_NEW_PRIVS: Final = 38
+PR_GET_NO_NEW_PRIVS: Final = 39
+M_ARENA_MAX: Final = -8
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int = 0) -> int:
+    """Make the system call of that name, with one argument. Raises OSError."""
+    zero = ctypes.c_ulong(0)
+    result: int = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Get a signal when the parent ends; end now if it has. To be called after any change of uid, which clears it."""
+    prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, instead of init."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def no_new_privileges() -> bool:
+    """Give up gaining privileges by exec, for ever; return whether the kernel confirms it."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    return prctl(PR_GET_NO_NEW_PRIVS) == 1
+
+
+def few_arenas() -> None:
+    """Let malloc keep two arenas: each reserves 64 MiB of address space, which RLIMIT_AS counts. Best effort."""
+    mallopt = getattr(_libc, "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 2)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of the children of all threads of a process; none when it is gone."""
+    found: list[int] = []
+    for thread in threads_of(pid):
+        try:
+            text = Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii")
+        except OSError:
+            continue
+        found.extend(int(word) for word in text.split())
+    return found
+
+
+def threads_of(pid: int) -> list[int]:
+    """Return the ids of the threads of a process; none when it is gone."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - names, not paths
+    except OSError:
+        return []
+
+
+def thread_name(pid: int, thread: int) -> str:
+    """Return the name that the kernel shows for a thread."""
+    try:
+        return Path(f"/proc/{pid}/task/{thread}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return "?"
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return 0
+    return int(status.rpartition(")")[2].split()[1])
+
+
+def pid_behind(pidfd: int) -> int:
+    """Return the pid that a pidfd means; 0 when the descriptor is none, -1 when the process is reaped."""
+    try:
+        lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)

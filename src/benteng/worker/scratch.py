@@ -1,0 +1,129 @@
+"""The scratch directories of a pool's cells: made before, deleted afterwards, a bounded piece at a time.
+
+Deleting never follows a symbolic link and never recurses: a directory found inside another is moved up and emptied in
+its turn, so that neither depth nor size of what a job leaves can hold up the supervisor's one thread.
+Trust: nothing of what is in them; handlers filled them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections import deque
+from itertools import count
+from pathlib import Path
+
+ENTRIES_PER_SWEEP = 500
+
+
+class Scratch:
+    """One worker's scratch root, 0700, and what is still to be deleted in it."""
+
+    def __init__(self, parent: Path | None = None, owner: tuple[int, int] | None = None) -> None:
+        """Make the root, below `parent` or the host's directory for temporary files; cells belong to `owner`."""
+        self.root = Path(tempfile.mkdtemp(prefix="benteng-", dir=parent))
+        self._owner = owner
+        if owner is not None:
+            self.root.chmod(0o711)
+        self._bin = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._names = count()
+        self._waste: deque[str] = deque()
+
+    def make(self, cell: int) -> Path:
+        """Make the directory of a cell."""
+        path = self.root / f"cell-{cell}"
+        path.mkdir(mode=0o700)
+        if self._owner is not None:
+            os.chown(path, *self._owner, follow_symlinks=False)
+        return path
+
+    def drop(self, path: Path) -> None:
+        """Take a directory away from where it is; it is deleted piece by piece. What is not there is no matter."""
+        name = f"waste-{next(self._names)}"
+        try:
+            os.rename(path, name, dst_dir_fd=self._bin)
+        except OSError:
+            return
+        self._waste.append(name)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something is left to delete."""
+        return bool(self._waste)
+
+    def sweep(self, entries: int = ENTRIES_PER_SWEEP) -> None:
+        """Delete up to so many entries."""
+        while self._waste and entries > 0:
+            entries = self._empty(self._waste.popleft(), entries)
+
+    def close(self) -> None:
+        """Delete what can be deleted within a bounded effort, and the root if it is empty then."""
+        for path in self.root.glob("cell-*"):
+            self.drop(path)
+        self.sweep(100 * ENTRIES_PER_SWEEP)
+        os.close(self._bin)
+        try:
+            self.root.rmdir()
+        except OSError:
+            return
+
+    def _empty(self, name: str, entries: int) -> int:
+        """Delete entries of one directory, then itself; return how many more may be deleted."""
+        try:
+            handle = self._opened(name)
+        except OSError:
+            self._unlink(name, self._bin)
+            return entries - 1
+        try:
+            return self._delete(name, handle, entries)
+        finally:
+            os.close(handle)
+
+    def _delete(self, name: str, handle: int, entries: int) -> int:
+        with os.scandir(handle) as found:
+            for entry in found:
+                if entries <= 0:
+                    self._waste.append(name)
+                    return 0
+                entries -= 1
+                self._delete_entry(handle, entry)
+        try:
+            os.rmdir(name, dir_fd=self._bin)
+        except OSError:  # somebody wrote into it meanwhile, or the file system is read-only: try again some other time
+            return entries - 1
+        return entries - 1
+
+    def _delete_entry(self, handle: int, entry: os.DirEntry[str]) -> None:
+        if not entry.is_dir(follow_symlinks=False):
+            self._unlink(entry.name, handle)
+            return
+        moved = f"waste-{next(self._names)}"
+        try:
+            _open_up(entry.name, handle)
+            os.rename(entry.name, moved, src_dir_fd=handle, dst_dir_fd=self._bin)
+        except OSError:
+            return
+        self._waste.append(moved)
+
+    def _opened(self, name: str) -> int:
+        _open_up(name, self._bin)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._bin)
+
+    @staticmethod
+    def _unlink(name: str, handle: int) -> None:
+        try:
+            os.unlink(name, dir_fd=handle)
+        except OSError:
+            return
+
+
+def _open_up(name: str, parent: int) -> None:
+    """Give a directory the mode 0700, whatever its owner made of it; a link is not followed. Raises OSError."""
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        if not stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise NotADirectoryError
+        Path(f"/proc/self/fd/{handle}").chmod(0o700)
+    finally:
+        os.close(handle)

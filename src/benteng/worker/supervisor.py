@@ -1,0 +1,438 @@
+"""The loop that holds the credential: claim, judge, hand out, keep the lease, settle, drain. No user code.
+
+One thread, one selector, blocking store calls (measured: reference/pipeline.md). An ended attempt is kept until the
+store has answered for it: while the store is away it asks again, with the very same settlement. A lease that cannot
+be prolonged ends its cell before it ends itself. Trust: nothing of a granted row, nothing that a cell says.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import TypeVar
+
+from benteng import clock
+from benteng.errors import StoreError, StoreUnavailable
+from benteng.job import Grant
+from benteng.policy import TypePolicy, differences
+from benteng.redact import clean_line
+from benteng.store.contract import BATCH_MAX, Consumer
+from benteng.store.records import Extension, Settled, Turn, WorkerFacts
+from benteng.worker.flights import Flight, StopReason
+from benteng.worker.judgement import Judge, Settler
+from benteng.worker.pool import Pool
+from benteng.worker.sandbox import system
+from benteng.worker.yard import Means, Say, Yard
+
+T = TypeVar("T")
+
+OK, INTERNAL, UNAVAILABLE, REFUSED = 0, 70, 75, 78
+"""Exit codes, as sysexits.h has them: 70 a fault of ours or a damaged store, 75 the store stayed away, 78 refused."""
+
+LINGER_SECONDS = 0.002
+SETTLE_MAX = 256
+STORE_BACKOFF_SECONDS = 0.05
+STORE_BACKOFF_SECONDS_MAX = 2.0
+REGISTER_SECONDS = 30.0
+DRAIN_KILL_SECONDS = 1.0
+LEAVE_SECONDS = 1.6
+STUCK_LEASES = 3.0
+HOUSEKEEPING_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a supervisor works by.
+
+    policies         the reviewed policies of this host, all of them
+    facts            who this worker is
+    poll_seconds     how long an empty queue is left alone, jittered
+    give_up_seconds  exit with 75 after the store was away for so long; None: never
+    keep             pids of children of this process that are not orphans, beside the zygote
+    """
+
+    pool: Pool
+    policies: Mapping[str, TypePolicy]
+    facts: WorkerFacts
+    poll_seconds: float
+    give_up_seconds: float | None
+    keep: frozenset[int]
+
+    @property
+    def types(self) -> dict[str, TypePolicy]:
+        """The types of this pool."""
+        return {name: policy for name, policy in self.policies.items() if policy.pool == self.pool.name}
+
+    @property
+    def beat_seconds(self) -> float:
+        """How often leases are prolonged: every third of the shortest."""
+        return min(policy.limits.lease_seconds for policy in self.types.values()) / 3
+
+
+class Supervisor:
+    """One pool of one host, until it is told to stop."""
+
+    def __init__(self, plan: Plan, store: Consumer, judge: Judge, settler: Settler, means: Means) -> None:
+        self._plan = plan
+        self._store = store
+        self._judge = judge
+        self._settler = settler
+        self._say: Say = means.say
+        self._rng: Random = means.rng
+        self._selector = selectors.DefaultSelector()
+        self._yard = Yard(means, self._selector)
+        self._flights: dict[int, Flight] = {}
+        self._done: list[Flight] = []
+        self._handle = 0
+        self._accepts: tuple[str, ...] = ()
+        self._signals = 0
+        self._draining = False
+        self._drain_until = float("inf")
+        self._code = OK
+        self._beat_at = self._look_at = self._register_at = self._house_at = 0.0
+        self._ripe_at = self._lease_at = float("inf")
+        self._hungry = True
+        self._away_since = 0.0
+        self._away_times = 0
+        self._ask_at = 0.0
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> int:
+        """Work until SIGTERM or SIGINT, and return the exit code. Never leaves a cell behind."""
+        self._listen_to_signals()
+        try:
+            while not self._finished():
+                self._turn_once(clock.boot_seconds())
+        except StoreError as error:
+            self._say("store_damaged", why=clean_line(str(error)))
+            self._code = INTERNAL
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a cell running
+            self._say("internal_error", why=clean_line(f"{type(error).__name__}: {error}"), where=_where(error))
+            self._code = INTERNAL
+        finally:
+            self._yard.close()
+            self._selector.close()
+            self._restore_signals()
+        return self._code
+
+    def _turn_once(self, now: float) -> None:
+        self._obey_signals(now)
+        self._yard.tick(now)
+        self._look_at_zygote()
+        self._collect(now)
+        self._keep_leases(now)
+        self._drain(now)
+        self._keep_house(now)
+        if not self._ask_store(now):
+            self._sleep(now)
+
+    def _finished(self) -> bool:
+        return self._draining and not self._flights
+
+    # ------------------------------------------------------------------------------------------------------------ store
+
+    def _ask_store(self, now: float) -> bool:
+        """Do one thing with the store, if something is due and it may be asked; tell whether it was asked."""
+        if now < self._ask_at:
+            return False
+        if self._flights and now >= self._beat_at:
+            return self._extend(now)
+        if not self._draining and self._accepts and now >= self._register_at:
+            return self._register(now)
+        if now >= self._look_at:
+            self._hungry = True
+        room = self._room()
+        if not room and not self._ripe(now):
+            return False
+        return self._turn(now, room)
+
+    def _ripe(self, now: float) -> bool:
+        """Whether ended attempts are to be settled: all have ended, or many, or the first has waited long enough."""
+        if not self._done:
+            return False
+        return (
+            len(self._done) in (len(self._flights), SETTLE_MAX) or len(self._done) > SETTLE_MAX or now >= self._ripe_at
+        )
+
+    def _room(self) -> int:
+        if self._draining or not self._hungry or not self._accepts or not self._yard.open or self._register_at <= 0:
+            return 0
+        left = max(0, len(self._done) - SETTLE_MAX)
+        return min(SETTLE_MAX, self._plan.pool.concurrency - (len(self._flights) - len(self._done)) - left)
+
+    def _turn(self, now: float, room: int) -> bool:
+        batch = self._done[:SETTLE_MAX]
+        settlements = [f.settlement for f in batch if f.settlement is not None]
+        asked_at = clock.boot_seconds()
+        answer = self._call(now, lambda: self._store.turn(settlements, room, self._accepts))
+        if answer is None:
+            return True
+        del self._done[: len(batch)]
+        self._report(batch, answer.settled)
+        for flight in batch:
+            del self._flights[flight.handle]
+        self._ripe_at = now + LINGER_SECONDS if self._done else float("inf")
+        if room:
+            self._note_appetite(now, len(answer.grants), room)
+        self._take(answer, asked_at)
+        return True
+
+    def _note_appetite(self, now: float, got: int, room: int) -> None:
+        """A short answer means that the queue is empty: leave it alone for a while."""
+        self._hungry = got == room
+        self._look_at = now + self._plan.poll_seconds * (0.75 + self._rng.random() / 2)
+
+    def _take(self, answer: Turn, asked_at: float) -> None:
+        flights = [self._flight(grant, asked_at) for grant in answer.grants]
+        going = [flight for flight in flights if flight.outcome is None]
+        self._yard.enter(going)
+        for flight in flights:
+            self._flights[flight.handle] = flight
+            self._lease_at = min(self._lease_at, flight.lease_until)
+            self._say("claimed", job=flight.grant.job.id, type=flight.grant.job.type, fence=flight.grant.lease.fence)
+        self._settle_up([flight for flight in flights if flight.outcome is not None], asked_at)
+        if going:
+            self._yard.tick(clock.boot_seconds())
+
+    def _flight(self, grant: Grant, asked_at: float) -> Flight:
+        self._handle += 1
+        policy = self._plan.policies[grant.job.type]
+        flight = Flight(self._handle, grant, policy, lease_until=0.0)
+        flight.prolong(asked_at, grant.lease.seconds)
+        flight.outcome = self._judge.verdict(grant)
+        return flight
+
+    def _collect(self, now: float) -> None:
+        ended, self._yard.ended = self._yard.ended, []
+        self._settle_up(ended, now)
+
+    def _settle_up(self, ended: Sequence[Flight], now: float) -> None:
+        for flight in ended:
+            flight.settlement = self._settler.settle(flight, clock.system_clock())
+            if not self._done:
+                self._ripe_at = now + LINGER_SECONDS
+            self._done.append(flight)
+
+    def _report(self, batch: Sequence[Flight], settled: Sequence[Settled]) -> None:
+        states = {each.job_id: each for each in settled}
+        for flight in batch:
+            job = flight.grant.job
+            found = states.get(job.id)
+            what = type(flight.outcome).__name__.lower()
+            if found is not None:
+                self._say("settled", job=job.id, type=job.type, outcome=what, state=found.state, reason=found.reason)
+            else:
+                fence = flight.grant.lease.fence
+                self._say("fenced_off", job=job.id, type=job.type, outcome=what, fence=fence)
+
+    def _register(self, now: float) -> bool:
+        answer = self._call(now, lambda: self._store.register(self._plan.facts))
+        if answer is None:
+            return True
+        self._register_at = now + REGISTER_SECONDS
+        wanted = {name: self._plan.facts.types[name] for name in self._accepts}
+        different = sorted(name for name, digest in wanted.items() if answer.types.get(name) != digest)
+        if different:
+            text = f"the ledger's policy of {', '.join(different)} is not the one in the lock file of this host"
+            self._refuse("L-ledger", f"{text}. Run: benteng policy apply")
+        return True
+
+    # ----------------------------------------------------------------------------------------------------- store away
+
+    def _call(self, now: float, verb: Callable[[], T]) -> T | None:
+        """Call a verb; None when the store is away. Then nothing is asked for a while, longer each time."""
+        try:
+            answer = verb()
+        except StoreUnavailable as error:
+            self._away(now, error)
+            return None
+        if self._away_times:
+            self._say("store_back", seconds=round(now - self._away_since, 1))
+        self._away_times = 0
+        return answer
+
+    def _away(self, now: float, error: StoreUnavailable) -> None:
+        if not self._away_times:
+            self._away_since = now
+            self._say("store_away", why=clean_line(str(error)))
+        pause = min(STORE_BACKOFF_SECONDS * 2 ** min(self._away_times, 16), STORE_BACKOFF_SECONDS_MAX)
+        self._away_times += 1
+        self._ask_at = clock.boot_seconds() + pause * (0.5 + self._rng.random())
+        limit = self._plan.give_up_seconds
+        if limit is not None and now - self._away_since > limit and not self._draining:
+            self._begin_drain(now, UNAVAILABLE)
+
+    # ----------------------------------------------------------------------------------------------------------- leases
+
+    def _extend(self, now: float) -> bool:
+        flights = [flight for flight in self._flights.values() if flight.outcome is None][:BATCH_MAX]
+        if not flights:
+            self._beat_at = now + self._plan.beat_seconds
+            return False
+        proofs = [flight.proof for flight in flights]
+        progress = [flight.progress for flight in flights]
+        asked_at = clock.boot_seconds()
+        answers = self._call(now, lambda: self._store.extend(proofs, progress if any(progress) else ()))
+        if answers is None:
+            return True
+        for flight, answer in zip(flights, answers, strict=True):
+            flight.progressed = 0
+            self._heed(flight, answer, asked_at)
+        self._beat_at = asked_at + self._plan.beat_seconds
+        self._watch_leases()
+        self._yard.guard(self._flights.values())
+        return True
+
+    def _heed(self, flight: Flight, answer: Extension, asked_at: float) -> None:
+        if answer.lost:
+            self._say("lease_lost", job=flight.grant.job.id, fence=flight.grant.lease.fence)
+            self._yard.stop(flight, StopReason.LOST, asked_at)
+            return
+        flight.prolong(asked_at, answer.seconds)
+        if answer.cancel:
+            self._yard.stop(flight, StopReason.CANCEL, asked_at)
+
+    def _keep_leases(self, now: float) -> None:
+        """Stop what holds a lease that is about to end: nobody may still run when somebody else may start."""
+        if now < self._lease_at:
+            return
+        for flight in tuple(self._flights.values()):
+            if flight.outcome is None and flight.stop is not StopReason.LEASE and flight.lease_until <= now:
+                self._say("lease_ends", job=flight.grant.job.id, fence=flight.grant.lease.fence)
+                self._yard.stop(flight, StopReason.LEASE, now)
+        self._watch_leases()
+
+    def _watch_leases(self) -> None:
+        running = [f for f in self._flights.values() if f.outcome is None and f.stop is not StopReason.LEASE]
+        self._lease_at = min((flight.lease_until for flight in running), default=float("inf"))
+
+    # ------------------------------------------------------------------------------------------------------------ drain
+
+    def _drain(self, now: float) -> None:
+        if self._drain_until > now:
+            return
+        for flight in tuple(self._flights.values()):
+            if flight.outcome is None and flight.stop is None:
+                grace = 0.0 if self._signals > 1 else DRAIN_KILL_SECONDS
+                self._yard.stop(flight, StopReason.DRAIN, now, grace_seconds=grace)
+        if now > self._drain_until + LEAVE_SECONDS and self._flights:
+            self._say("left_unsettled", attempts=len(self._flights))
+            self._code = self._code or UNAVAILABLE
+            self._flights.clear()
+
+    def _begin_drain(self, now: float, code: int) -> None:
+        self._code = self._code or code
+        if not self._draining:
+            self._draining = True
+            self._drain_until = now + self._plan.pool.drain_seconds
+            self._say("draining", attempts=len(self._flights), seconds=self._plan.pool.drain_seconds)
+            self._yard.withdraw_waiting()
+
+    def _refuse(self, rule: str, text: str) -> None:
+        self._say("refused", rule=rule, why=text)
+        self._accepts = ()
+        self._begin_drain(clock.boot_seconds(), REFUSED)
+
+    def _look_at_zygote(self) -> None:
+        """Compare what the zygote imported with what was reviewed, once for each zygote."""
+        if self._yard.refused is not None and not self._draining:
+            self._refuse(self._yard.refused.rule, self._yard.refused.text)
+        code, self._yard.reported = self._yard.reported, None
+        if code is None or self._draining:
+            return
+        reviewed = {name: policy for name, policy in self._plan.policies.items() if name in code}
+        lines = differences(reviewed, code)
+        if lines:
+            more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+            text = f"the lock file differs from the code: {clean_line(lines[0])}{more}. Run: benteng policy lock"
+            self._refuse("L-differs", text)
+            return
+        self._accepts = tuple(sorted(self._plan.types.keys() & code.keys()))
+        unknown = sorted(self._plan.types.keys() - code.keys())
+        if not self._accepts:
+            self._refuse("W-pool", f"the app has no job type for pool {self._plan.pool.name}")
+            return
+        self._say("ready", pool=self._plan.pool.name, types=len(self._accepts), zygote=self._yard.zygote)
+        if unknown:
+            self._say("warning", rule="W-unknown", why=f"the code does not have, so they wait: {', '.join(unknown)}")
+
+    # ---------------------------------------------------------------------------------------------------- loop and host
+
+    def _sleep(self, now: float) -> None:
+        wake = min(self._yard.wake_at(now), self._lease_at, self._house_at, self._store_wakes_at(now))
+        if self._draining:
+            wake = min(wake, self._drain_until if now < self._drain_until else now + 0.05)
+        for key, mask in self._selector.select(max(0.0, wake - clock.boot_seconds())):
+            key.data(mask, clock.boot_seconds())
+
+    def _store_wakes_at(self, now: float) -> float:
+        due = [self._ripe_at if self._done else float("inf")]
+        if self._flights:
+            due.append(self._beat_at)
+        if self._accepts and not self._draining:
+            due += [self._register_at, self._look_at]
+        if self._done and len(self._done) >= len(self._flights):
+            due.append(now)
+        return max(min(due), self._ask_at)
+
+    def _keep_house(self, now: float) -> None:
+        """Kill orphans that fell to this process, and leave when an attempt is stuck by a fault of ours."""
+        if now < self._house_at:
+            return
+        self._house_at = now + HOUSEKEEPING_SECONDS
+        self._kill_orphans()
+        leases = max((f.grant.lease.seconds for f in self._flights.values()), default=0.0)
+        stuck = self._yard.overdue(now, STUCK_LEASES * leases)
+        if stuck:
+            self._say("stuck", attempts=len(stuck))
+            raise StoreError("the supervisor is stuck: an attempt did not end although it was killed")
+
+    def _kill_orphans(self) -> None:
+        for pid in system.children_of(os.getpid()):
+            if pid != self._yard.zygote and pid not in self._plan.keep:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, os.WNOHANG)
+                except (ProcessLookupError, ChildProcessError):
+                    continue
+
+    def _listen_to_signals(self) -> None:
+        reader, writer = self._pipe
+        self._selector.register(reader, selectors.EVENT_READ, self._signalled)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._count)
+
+    def _restore_signals(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for number in self._pipe:
+            os.close(number)
+
+    def _signalled(self, mask: int, now: float) -> None:
+        del mask, now
+        os.read(self._pipe[0], 4096)
+
+    def _count(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._signals += 1
+
+    def _obey_signals(self, now: float) -> None:
+        """The first signal drains, the second ends at once."""
+        if self._signals:
+            self._begin_drain(now, OK)
+        if self._signals > 1:
+            self._drain_until = min(self._drain_until, now)
+
+
+def _where(error: BaseException) -> str:
+    """Return the innermost place of a traceback, as file and line."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else f"{Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}"

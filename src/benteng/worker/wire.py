@@ -1,0 +1,377 @@
+"""The frames between supervisor, zygote and cells, and the table of what may be said when.
+
+A frame is a version byte, two u32 lengths, a msgpack header and raw bytes. What is not in PERMITTED for the state of
+the line does not even decode: whoever says it is killed. Handles are small numbers that mean nothing elsewhere.
+Trust: nothing that arrives. Bytes, depth and numbers are bounded before they are looked at (openssh, monitor.c).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Final, Union
+
+import msgspec
+
+from benteng.errors import BentengError
+from benteng.policy import LOCK_BYTES_MAX, Limits
+from benteng.worker.pool import Kind, Start
+
+VERSION: Final = 1
+PREFIX: Final = struct.Struct(">BII")
+FRAME_BYTES_MAX: Final = 256 * 1024
+"""Header and tail of a frame from or to a cell: one attempt's payload, result and successors fit."""
+
+ZYGOTE_BYTES_MAX: Final = LOCK_BYTES_MAX
+SUCCESSORS_MAX: Final = 16
+SUCCESSORS_BYTES_MAX: Final = 128 * 1024
+TEXT_CHARS_MAX: Final = 8192
+SECONDS_MAX: Final = 1e9
+
+
+class ProtocolError(BentengError):
+    """The peer said something that it may not say. It is hostile or broken; either way it is killed."""
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One header. The tag is its class name."""
+
+
+Handle = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=FRAME_BYTES_MAX)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=SECONDS_MAX)]
+Line_ = Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)]
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+# ------------------------------------------------------------------------------------------------- supervisor to a cell
+
+
+class Work(_Message, frozen=True):
+    """One attempt to make. Its payload is the next `payload_bytes` of the frame's tail."""
+
+    handle: Handle
+    type: Name
+    fence: Handle
+    attempt: Handle
+    operation_key: Name
+    payload_sha256: Name
+    run_seconds: Seconds
+    payload_bytes: Size
+
+
+class Grants(_Message, frozen=True, tag=True):
+    """Attempts to make."""
+
+    works: tuple[Work, ...]
+
+
+class Stop(_Message, frozen=True, tag=True):
+    """End one attempt of a wide cell if it can be ended: its deadline passed, or it is no longer wanted."""
+
+    handle: Handle
+
+
+# ------------------------------------------------------------------------------------------------- a cell to supervisor
+
+
+class How(StrEnum):
+    """How a cell says that an attempt ended."""
+
+    COMPLETED = "completed"
+    TRANSIENT = "transient"
+    RETRY = "retry"
+    PERMANENT = "permanent"
+    SUSPICIOUS = "suspicious"
+    SNOOZED = "snoozed"
+    STOPPED = "stopped"
+    HELD = "held"
+    DIVERTED = "diverted"
+    REFUSED = "refused"
+    REFUSED_SUSPICIOUS = "refused_suspicious"
+
+
+BEFORE_START: Final = frozenset({How.HELD, How.DIVERTED, How.REFUSED, How.REFUSED_SUSPICIOUS})
+"""How an attempt may end that was not started; all other ends need a start first."""
+
+
+class Hello(_Message, frozen=True, tag=True):
+    """The cell stands, and these layers are in force."""
+
+    layers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=32)]
+
+
+class Started(_Message, frozen=True, tag=True):
+    """These attempts passed the second judgement; user code has them from now on."""
+
+    handles: Annotated[tuple[Handle, ...], msgspec.Meta(min_length=1, max_length=1000)]
+
+
+class Next(_Message, frozen=True):
+    """A successor: its type, and the size of its payload in the tail."""
+
+    type: Name
+    payload_bytes: Size
+
+
+class Ended(_Message, frozen=True, tag=True):
+    """An attempt ended. Tail: the result, then the payloads of the successors."""
+
+    handle: Handle
+    how: How
+    text: Line_ = ""
+    rule: Name = ""
+    field: Name = ""
+    fix: Line_ = ""
+    after_seconds: Seconds | None = None
+    result_bytes: Size = 0
+    successors: Annotated[tuple[Next, ...], msgspec.Meta(max_length=SUCCESSORS_MAX)] = ()
+
+
+class Progress(_Message, frozen=True, tag=True):
+    """How far an attempt got."""
+
+    handle: Handle
+    text: Line_
+
+
+class Log(_Message, frozen=True, tag=True):
+    """A line that an attempt wrote."""
+
+    handle: Handle
+    text: Line_
+
+
+# ------------------------------------------------------------------------------------------------ supervisor and zygote
+
+
+class Configure(_Message, frozen=True, tag=True):
+    """The first thing a zygote hears: what to import, as whom. Holds nothing of the store."""
+
+    parent: int
+    app: str
+    paths: tuple[str, ...]
+    cwd: str
+    start: Start
+    artifacts: str
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Spawn(_Message, frozen=True, tag=True):
+    """Make a cell; its end of the line comes along as a descriptor."""
+
+    cell: Handle
+    kind: Kind
+    width: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    scratch: str
+    limits: Limits
+
+
+class Guard(_Message, frozen=True, tag=True):
+    """Kill each of these cells at that second of CLOCK_BOOTTIME unless told otherwise before; 0: no limit."""
+
+    until: tuple[tuple[Handle, Seconds], ...]
+
+
+class End(_Message, frozen=True, tag=True):
+    """Kill a cell and its group."""
+
+    cell: Handle
+
+
+class Ready(_Message, frozen=True, tag=True):
+    """The app is imported. Tail: the policies of its registry, as JSON."""
+
+
+class Refuse(_Message, frozen=True, tag=True):
+    """The app cannot be used."""
+
+    rule: Name
+    text: Line_
+
+
+class Spawned(_Message, frozen=True, tag=True):
+    """The cell runs; its pidfd comes along."""
+
+    cell: Handle
+    pid: Annotated[int, msgspec.Meta(ge=2)]
+
+
+class Exited(_Message, frozen=True, tag=True):
+    """The cell is dead and reaped: status as of waitpid; guarded: the zygote killed it, to keep the lease."""
+
+    cell: Handle
+    status: int
+    guarded: bool
+
+
+class Line(StrEnum):
+    """A line and its state: who speaks, and what was said before."""
+
+    TO_CELL = "to_cell"
+    CELL_BORN = "cell_born"
+    CELL_READY = "cell_ready"
+    TO_NEW_ZYGOTE = "to_new_zygote"
+    TO_ZYGOTE = "to_zygote"
+    ZYGOTE_STARTING = "zygote_starting"
+    ZYGOTE_READY = "zygote_ready"
+
+
+PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
+    Line.TO_CELL: (Grants, Stop),
+    Line.CELL_BORN: (Hello, Log),
+    Line.CELL_READY: (Started, Ended, Progress, Log),
+    Line.TO_NEW_ZYGOTE: (Configure,),
+    Line.TO_ZYGOTE: (Spawn, Guard, End),
+    Line.ZYGOTE_STARTING: (Ready, Refuse),
+    Line.ZYGOTE_READY: (Spawned, Exited),
+}
+"""Which messages may arrive on a line in its state. Everything else kills the speaker."""
+
+_DECODERS: Final[Mapping[Line, msgspec.msgpack.Decoder[Any]]] = {
+    line: msgspec.msgpack.Decoder(Union[messages])  # noqa: UP007 - built from the table
+    for line, messages in PERMITTED.items()
+}
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def frame(message: _Message, tail: bytes = b"") -> bytes:
+    """Return a message as bytes to send."""
+    header = _ENCODER.encode(message)
+    return PREFIX.pack(VERSION, len(header), len(tail)) + header + tail
+
+
+def grant_frames(works: list[tuple[Work, bytes]]) -> list[bytes]:
+    """Return attempts with their payloads as few frames as the cap allows: one attempt alone always fits."""
+    frames: list[bytes] = []
+    batch: list[tuple[Work, bytes]] = []
+    size = 0
+    for work, payload in works:
+        cost = len(payload) + 1024
+        if batch and size + cost > FRAME_BYTES_MAX:
+            frames.append(_grants(batch))
+            batch, size = [], 0
+        batch.append((work, payload))
+        size += cost
+    return [*frames, _grants(batch)] if batch else frames
+
+
+def _grants(batch: list[tuple[Work, bytes]]) -> bytes:
+    return frame(Grants(tuple(work for work, _ in batch)), b"".join(payload for _, payload in batch))
+
+
+def cut(tail: bytes, sizes: list[int]) -> list[bytes]:
+    """Return the tail in pieces of these sizes. Raises ProtocolError when they do not add up to it."""
+    if sum(sizes) != len(tail):
+        raise ProtocolError("the sizes do not add up to the frame")
+    pieces: list[bytes] = []
+    start = 0
+    for size in sizes:
+        pieces.append(tail[start : start + size])
+        start += size
+    return pieces
+
+
+class Inbox:
+    """Reassembles frames from a stream, in one buffer that is made once."""
+
+    def __init__(self, line: Line, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.line = line
+        self._bytes_max = bytes_max
+        self._buffer = bytearray(PREFIX.size + bytes_max)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+
+    def fill(self, sock: socket.socket) -> bool:
+        """Receive once; False at the end of the stream. Descriptors that a peer attaches are dropped by the kernel.
+
+        Raises BlockingIOError when there is nothing, and ConnectionError.
+        """
+        count = sock.recv_into(self._view[self._filled :])
+        self._filled += count
+        return count > 0
+
+    def accept(self, data: bytes) -> None:
+        """Take bytes that were received elsewhere; at most what `room` says."""
+        self._view[self._filled : self._filled + len(data)] = data
+        self._filled += len(data)
+
+    @property
+    def room(self) -> int:
+        """How many bytes may be received now."""
+        return len(self._buffer) - self._filled
+
+    def messages(self) -> Iterator[tuple[Any, bytes]]:
+        """Yield whole messages with their tails; the state of the line is looked at for each. Raises ProtocolError."""
+        start = 0
+        try:
+            while (end := self._end(start)) is not None:
+                begin, start = start, end  # a reader that stops here has had this one
+                yield self._decode(begin)
+        finally:
+            rest = bytes(self._view[start : self._filled])
+            self._view[: len(rest)] = rest
+            self._filled = len(rest)
+
+    def _end(self, start: int) -> int | None:
+        if self._filled - start < PREFIX.size:
+            return None
+        version, header, tail = PREFIX.unpack_from(self._buffer, start)
+        if version != VERSION:
+            raise ProtocolError("unknown version")
+        if header + tail > self._bytes_max:
+            raise ProtocolError("the frame is too large")
+        end = start + PREFIX.size + header + tail
+        return end if end <= self._filled else None
+
+    def _decode(self, start: int) -> tuple[Any, bytes]:
+        _, header, tail = PREFIX.unpack_from(self._buffer, start)
+        begin = start + PREFIX.size
+        middle = begin + header
+        try:
+            message = _DECODERS[self.line].decode(self._view[begin:middle])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise ProtocolError(f"not permitted on {self.line}") from None
+        return message, bytes(self._view[middle : middle + tail])
+
+
+class Outbox:
+    """What waits to be sent without blocking, in order, with the descriptors that go along."""
+
+    def __init__(self) -> None:
+        self._parts: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def put(self, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """Add a frame."""
+        self._parts.append((memoryview(data), descriptors))
+        self.bytes += len(data)
+
+    def abandon(self) -> list[int]:
+        """Forget everything; return the descriptors that were not sent."""
+        numbers = [number for _, descriptors in self._parts for number in descriptors]
+        self._parts.clear()
+        return numbers
+
+    def flush(self, sock: socket.socket) -> list[int]:
+        """Send what the socket takes; return the descriptors that were sent. Raises ConnectionError."""
+        sent: list[int] = []
+        while self._parts:
+            data, descriptors = self._parts.popleft()
+            try:
+                count = socket.send_fds(sock, [data], list(descriptors)) if descriptors else sock.send(data)
+            except BlockingIOError:
+                self._parts.appendleft((data, descriptors))
+                break
+            sent.extend(descriptors)
+            self.bytes -= count
+            if count < len(data):
+                self._parts.appendleft((data[count:], ()))
+        return sent

@@ -1,0 +1,553 @@
+"""All processes of a pool: its zygote, its cells, and the flights in them. Knows nothing of the store.
+
+Flights go in by `enter`; each comes out once, in `ended`, with its outcome. Whatever breaks a rule of the wire is
+killed and its flights are crashed; whatever does not end when it should is killed by force.
+Trust: nothing that a zygote or a cell says.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Any, Protocol
+
+from benteng.outcome import Completed, Lost, Unstarted
+from benteng.policy import Limits, Tier, TypePolicy
+from benteng.redact import clean_line
+from benteng.worker import wire
+from benteng.worker.cells import Cell, CellState, Lane
+from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
+from benteng.worker.nursery import Nest, Nursery, NurseryState
+from benteng.worker.pool import KINDS, Kind, Pool
+from benteng.worker.sandbox import system
+from benteng.worker.scratch import Scratch
+
+LAYERS = frozenset({"group", "descriptors", "rlimits", "no_new_privs", "parent"})
+"""What a cell must say is in force before it gets work."""
+
+BIRTH_SECONDS_MAX = 60.0
+DEATH_SECONDS_MAX = 3.0
+ZYGOTE_BACKOFF_SECONDS = 0.1
+ZYGOTE_BACKOFF_SECONDS_MAX = 30.0
+STRAYS_MAX = 1_000
+PROGRESS_MAX = 10_000
+WIDE_JOBS_MAX = 1 << 62
+
+
+class Say(Protocol):
+    """Tells people and machines what happened: an event's name, and fields that are safe to show."""
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """Tell it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Why the zygote says that the app cannot be used."""
+
+    rule: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a yard works with. Randomness is an argument; time is given with each call."""
+
+    nest: Nest
+    policies: Mapping[str, TypePolicy]
+    environ: Mapping[str, str]
+    scratch: Scratch
+    rng: Random
+    say: Say
+
+
+class Yard:
+    """The processes of one pool, on the selector of its supervisor."""
+
+    def __init__(self, means: Means, selector: selectors.BaseSelector) -> None:
+        self._means = means
+        self._selector = selector
+        self._nursery = Nursery(means.nest, means.environ)
+        self._cells: dict[int, Cell] = {}
+        self._where: dict[int, Cell] = {}
+        self._lanes = lanes_of(means.nest.pool, means.policies)
+        self._numbers = count(1)
+        self._timers: list[tuple[float, int, Flight]] = []
+        self._order = count()
+        self._since: dict[int, float] = {}
+        self._guards: dict[int, float] = {}
+        self._strays: dict[int, int] = {}
+        self._zygote_at = 0.0
+        self._zygote_failures = 0
+        self._zygote_since = 0.0
+        self._paused = False
+        self.ended: list[Flight] = []
+        self.reported: dict[str, TypePolicy] | None = None
+        self.refused: Unusable | None = None
+
+    # ---------------------------------------------------------------------------------------------------------- flights
+
+    @property
+    def open(self) -> bool:
+        """Whether flights may come in: the zygote stands, and no lane waits after a crash."""
+        return self._nursery.state is NurseryState.READY and not self._paused
+
+    @property
+    def zygote(self) -> int:
+        """The zygote's pid; 0 when there is none."""
+        return self._nursery.pid
+
+    def enter(self, flights: Iterable[Flight]) -> None:
+        """Take flights in. They wait for a cell if they must."""
+        for flight in flights:
+            self._lane(flight).waiting.append(flight)
+
+    def stop(self, flight: Flight, reason: StopReason, now: float, *, grace_seconds: float | None = None) -> None:
+        """End a flight: asked first, killed after the grace. A lost lease is not asked."""
+        if flight.outcome is not None:
+            return
+        if not flight.sent:
+            self._withdraw(flight, reason)
+            return
+        sooner = flight.stop is None or reason in (StopReason.LEASE, StopReason.LOST)
+        flight.stop = reason if sooner else flight.stop
+        cell = self._where[flight.handle]
+        if reason in (StopReason.LEASE, StopReason.LOST):
+            self._kill(cell, now)
+            return
+        self._ask(cell, flight)
+        if not (reason is StopReason.CANCEL and cell.lane.kind is Kind.WIDE):
+            grace = flight.policy.limits.grace_seconds if grace_seconds is None else grace_seconds
+            self._kill_later(flight, now + grace)
+
+    def withdraw_waiting(self) -> None:
+        """Give back every flight that no cell has yet."""
+        for lane in self._lanes:
+            for flight in tuple(lane.waiting):
+                self._withdraw(flight, StopReason.DRAIN)
+
+    def guard(self, flights: Iterable[Flight]) -> None:
+        """Tell the zygote when each cell must be dead if it hears nothing more: by the shortest lease in it."""
+        until: dict[int, float] = dict.fromkeys(self._cells, 0.0)
+        for flight in flights:
+            cell = self._where.get(flight.handle)
+            if cell is not None:
+                known = until[cell.number]
+                until[cell.number] = min(known, flight.lease_until) if known else flight.lease_until
+        self._guards = until
+        if until and self._nursery.state is NurseryState.READY:
+            self._nursery.say(wire.Guard(tuple((number, max(0.0, when)) for number, when in until.items())))
+
+    def _withdraw(self, flight: Flight, reason: StopReason) -> None:
+        self._lane(flight).waiting.remove(flight)
+        flight.outcome = Lost() if reason is StopReason.LOST else Unstarted(f"not started ({reason})")
+        self.ended.append(flight)
+
+    def _ask(self, cell: Cell, flight: Flight) -> None:
+        if cell.lane.kind is Kind.WIDE:
+            cell.say(wire.Stop(flight.handle))
+            self._watch(cell)
+        else:
+            cell.signal(signal.SIGTERM)
+
+    def _lane(self, flight: Flight) -> Lane:
+        kind = KINDS[flight.policy.tier]
+        name = "alone" if kind is Kind.WIDE and flight.grant.alone else kind.value
+        return next(lane for lane in self._lanes if lane.name == name)
+
+    # ------------------------------------------------------------------------------------------------------------- time
+
+    def tick(self, now: float) -> None:
+        """Do what is due: start zygote and cells, send waiting flights, stop and kill what is over time."""
+        self._zygote(now)
+        self._over_time(now)
+        self._paused = any(lane.not_before > now for lane in self._lanes)
+        if self._nursery.state is NurseryState.READY:
+            for lane in self._lanes:
+                self._staff(lane, now)
+                self._send(lane, now)
+        self._means.scratch.sweep()
+
+    def wake_at(self, now: float) -> float:
+        """Return when `tick` is wanted again at the latest."""
+        if self._means.scratch.dirty:
+            return now
+        due = [now + (0.25 if self._since else 1.0)]
+        if self._timers:
+            due.append(self._timers[0][0])
+        due.extend(lane.not_before for lane in self._lanes if lane.not_before > now)
+        if self._nursery.state is NurseryState.DOWN:
+            due.append(self._zygote_at)
+        return min(due)
+
+    def overdue(self, now: float, slack: float) -> list[Flight]:
+        """Return flights that should have ended long ago: none unless this program is at fault."""
+        return [f for cell in self._cells.values() for f in cell.flights.values() if now > f.kill_at + slack]
+
+    def _over_time(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            _, _, flight = heapq.heappop(self._timers)
+            cell = self._where.get(flight.handle)
+            if cell is None or flight.outcome is not None:
+                continue
+            if flight.kill_at <= now:
+                self._kill(cell, now)
+            elif flight.deadline <= now and flight.stop is None:
+                self.stop(flight, StopReason.DEADLINE, now)
+            elif flight.deadline <= now:
+                self._kill_later(flight, flight.deadline + flight.policy.limits.grace_seconds)
+        self._slow(now)
+
+    def _kill_later(self, flight: Flight, when: float) -> None:
+        flight.kill_at = min(flight.kill_at, when)
+        heapq.heappush(self._timers, (flight.kill_at, next(self._order), flight))
+
+    def _slow(self, now: float) -> None:
+        """Kill what is not born, and give up a zygote that does not report a death or its import."""
+        for number, since in tuple(self._since.items()):
+            cell = self._cells[number]
+            if cell.state is CellState.BORN and now - since > BIRTH_SECONDS_MAX:
+                self._kill(cell, now, ours=False)
+            elif cell.state is CellState.DYING and now - since > DEATH_SECONDS_MAX:
+                self._lose_zygote("does not report that a cell died", now)
+                return
+        starting = self._nursery.state is NurseryState.STARTING
+        if starting and now - self._zygote_since > self._means.nest.pool.import_seconds:
+            self._lose_zygote("took too long to import the app", now)
+
+    # ------------------------------------------------------------------------------------------------------------ cells
+
+    def _staff(self, lane: Lane, now: float) -> None:
+        if now < lane.not_before:
+            return
+        for _ in range(lane.missing()):
+            self._spawn(lane, now)
+
+    def _spawn(self, lane: Lane, now: float) -> None:
+        number = next(self._numbers)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        cell = Cell(number, lane, ours, self._means.scratch.make(number))
+        limits = _widest(self._means.policies.values(), lane.kind, self._means.nest.pool.name)
+        self._cells[number] = cell
+        self._since[number] = now
+        lane.cells.append(cell)
+        self._selector.register(ours, selectors.EVENT_READ, partial(self._cell_ready, cell))
+        self._nursery.spawn(theirs, wire.Spawn(number, lane.kind, lane.width, str(cell.scratch), limits))
+        self._watch_zygote()
+
+    def _send(self, lane: Lane, now: float) -> None:
+        for cell, flights in lane.place():
+            for flight in flights:
+                flight.deadline = now + flight.policy.limits.run_seconds_max
+                flight.kill_at = flight.deadline + flight.policy.limits.grace_seconds
+                self._where[flight.handle] = cell
+                heapq.heappush(self._timers, (flight.deadline, next(self._order), flight))
+            self._guard_first(cell, flights)
+            cell.give(flights)
+            self._watch(cell)
+
+    def _guard_first(self, cell: Cell, flights: list[Flight]) -> None:
+        """Tell the zygote of a shorter lease before the cell gets the work, so that no work is without a guard."""
+        until = max(0.0, min(flight.lease_until for flight in flights))
+        known = self._guards.get(cell.number, 0.0)
+        if not cell.flights or not known or until < known:
+            self._guards[cell.number] = until
+            self._nursery.say(wire.Guard(((cell.number, until),)))
+            self._watch_zygote()
+
+    def _cell_ready(self, cell: Cell, mask: int, now: float) -> None:
+        if cell.state is CellState.DYING:  # it died by what was read a moment ago in the same round
+            return
+        if mask & selectors.EVENT_WRITE:
+            cell.flush()
+            self._watch(cell)
+        if mask & selectors.EVENT_READ:
+            self._hear(cell, now)
+
+    def _hear(self, cell: Cell, now: float) -> None:
+        try:
+            for message, tail in cell.receive():
+                self._take(cell, message, tail, now)
+        except BlockingIOError:
+            return
+        except (EOFError, ConnectionError):
+            self._kill(cell, now, ours=cell.ours)
+        except wire.ProtocolError as error:
+            self._distrust(cell, str(error), now)
+
+    def _take(self, cell: Cell, message: Any, tail: bytes, now: float) -> None:
+        match message:
+            case wire.Hello(layers):
+                if not set(layers) >= LAYERS:
+                    raise wire.ProtocolError("a cell without its sandbox")
+                cell.hello()
+                self._since.pop(cell.number, None)
+            case wire.Started(handles):
+                for handle in handles:
+                    _start(cell.flight(handle))
+            case wire.Ended(handle):
+                flight = cell.flight(handle)
+                flight.end(message, tail)
+                self._landed(cell, flight, now)
+            case wire.Progress(handle, text):
+                self._note(cell, handle, text, progress=True)
+            case wire.Log(handle, text):
+                self._note(cell, handle, text, progress=False)
+            case _:
+                raise wire.ProtocolError("not for a supervisor")
+        if tail and not isinstance(message, wire.Ended):
+            raise wire.ProtocolError("a tail that nothing asks for")
+
+    def _landed(self, cell: Cell, flight: Flight, now: float) -> None:
+        del cell.flights[flight.handle], self._where[flight.handle]
+        self.ended.append(flight)
+        cell.lane.worked()
+        self._means.scratch.drop(cell.scratch / str(flight.handle))
+        if cell.state is CellState.READY and not cell.flights and self._is_spent(cell, flight):
+            self._kill(cell, now)
+
+    def _is_spent(self, cell: Cell, flight: Flight) -> bool:
+        """Whether an idle cell must not be used again: used up, after any error, or with something left in it."""
+        if cell.jobs >= cell.lane.jobs_max:
+            return True
+        if cell.lane.kind is Kind.WIDE:
+            return bool(system.children_of(cell.pid))
+        return not isinstance(flight.outcome, Completed) or cell.leftovers()
+
+    def _note(self, cell: Cell, handle: int, text: str, *, progress: bool) -> None:
+        """Take output, which may arrive after its attempt ended; too much of it is hostile."""
+        flight = cell.flights.get(handle)
+        if flight is None:
+            strays = self._strays[cell.number] = self._strays.get(cell.number, 0) + 1
+            if strays > STRAYS_MAX:
+                raise wire.ProtocolError("output for nobody")
+            return
+        if progress:
+            flight.progress = text
+            flight.progressed += 1
+        else:
+            flight.logged_bytes += len(text) + 16
+            self._means.say("output", job=flight.grant.job.id, text=clean_line(text, bytes_max=8192))
+        if flight.logged_bytes > LOG_BYTES_MAX or flight.progressed > PROGRESS_MAX:
+            raise wire.ProtocolError("a flood of output")
+
+    # ------------------------------------------------------------------------------------------------------------ death
+
+    def _distrust(self, cell: Cell, why: str, now: float) -> None:
+        cell.distrusted = True
+        self._means.say("suspicious", cell=cell.number, pid=cell.pid, why=why)
+        self._kill(cell, now, ours=False)
+
+    def _kill(self, cell: Cell, now: float, *, ours: bool = True) -> None:
+        """Kill a cell and its group. Its flights end when it is reaped. `ours`: not by a fault of its residents."""
+        if cell.state is CellState.DYING:
+            return
+        cell.state = CellState.DYING
+        cell.ours = ours
+        self._since[cell.number] = now
+        self._selector.unregister(cell.line)
+        cell.signal(signal.SIGKILL)
+        self._nursery.say(wire.End(cell.number))
+        self._watch_zygote()
+
+    def _exited(self, message: wire.Exited, now: float) -> None:
+        cell = self._cells.get(message.cell)
+        if cell is None:
+            raise wire.ProtocolError("the death of an unknown cell")
+        if cell.state is not CellState.DYING:
+            cell.ours = message.guarded
+            self._selector.unregister(cell.line)
+            cell.state = CellState.DYING
+        self._last_words(cell, now)
+        self._bury(cell, describe(message.status), now)
+
+    def _last_words(self, cell: Cell, now: float) -> None:
+        """Read what a dead cell had said completely: an end that was said counts."""
+        try:
+            while not cell.distrusted:
+                for said, tail in cell.receive():
+                    self._take(cell, said, tail, now)
+        except (EOFError, OSError):
+            return
+        except wire.ProtocolError as error:
+            self._means.say("suspicious", cell=cell.number, pid=cell.pid, why=str(error))
+
+    def _bury(self, cell: Cell, how: str, now: float) -> None:
+        flights = list(cell.flights.values())
+        suspects = [flight for flight in flights if flight.started and flight.stop is None]
+        for flight in flights:
+            flight.die(how, shared=len(suspects) > 1, ours=cell.ours)
+            self._where.pop(flight.handle, None)
+            self.ended.append(flight)
+        if not cell.ours:
+            self._means.say("cell_died", cell=cell.number, pid=cell.pid, how=how, attempts=len(flights))
+            cell.lane.crashed(now, self._means.rng.random)
+        self._forget(cell)
+
+    def _forget(self, cell: Cell) -> None:
+        cell.close()
+        cell.lane.cells.remove(cell)
+        del self._cells[cell.number]
+        for table in (self._since, self._guards, self._strays):
+            table.pop(cell.number, None)
+        self._means.scratch.drop(cell.scratch)
+
+    # ----------------------------------------------------------------------------------------------------------- zygote
+
+    def _zygote(self, now: float) -> None:
+        if self._nursery.state is NurseryState.DOWN and now >= self._zygote_at and self.refused is None:
+            line = self._nursery.start()
+            self._zygote_since = now
+            self._selector.register(line, selectors.EVENT_READ, self._zygote_ready)
+            self._watch_zygote()
+
+    def _zygote_ready(self, mask: int, now: float) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._nursery.flush()
+            self._watch_zygote()
+        if not mask & selectors.EVENT_READ:
+            return
+        try:
+            for message, tail in self._nursery.receive():
+                self._take_zygote(message, tail, now)
+        except BlockingIOError:
+            return
+        except (EOFError, ConnectionError):
+            self._lose_zygote("ended", now)
+        except wire.ProtocolError as error:
+            self._means.say("suspicious", pid=self._nursery.pid, why=str(error))
+            self._lose_zygote("broke the protocol", now)
+
+    def _take_zygote(self, message: Any, tail: bytes, now: float) -> None:
+        match message:
+            case wire.Ready():
+                self.reported = self._nursery.ready(tail)
+            case wire.Refuse(rule, text):
+                self.refused = Unusable(clean_line(rule), clean_line(text))
+            case wire.Spawned():
+                self._born(message, now)
+            case wire.Exited():
+                self._exited(message, now)
+                self._zygote_failures = 0
+            case _:
+                raise wire.ProtocolError("not for a supervisor")
+
+    def _born(self, message: wire.Spawned, now: float) -> None:
+        cell = self._cells.get(message.cell)
+        if cell is None or cell.pid:
+            raise wire.ProtocolError("the birth of an unknown cell")
+        self._nursery.adopt(cell, message)
+        if cell.state is CellState.DYING:
+            cell.signal(signal.SIGKILL)
+        del now
+
+    def _lose_zygote(self, why: str, now: float) -> None:
+        """The zygote is gone or not to be trusted: no cell outlives it, and a new one is started later."""
+        self._means.say("zygote_lost", pid=self._nursery.pid, why=why)
+        if self._nursery.line is not None:
+            self._selector.unregister(self._nursery.line)
+        cells = list(self._cells.values())
+        for cell in cells:
+            cell.signal(signal.SIGKILL)
+        self._nursery.stop()
+        for cell in cells:
+            if cell.state is not CellState.DYING:
+                self._selector.unregister(cell.line)
+                cell.state, cell.ours = CellState.DYING, False
+            self._last_words(cell, now)
+        self._bury_together(cells, f"the zygote {why}", now)
+        pause = min(ZYGOTE_BACKOFF_SECONDS * 2 ** min(self._zygote_failures, 16), ZYGOTE_BACKOFF_SECONDS_MAX)
+        self._zygote_failures += 1
+        self._zygote_at = now + pause
+
+    def _bury_together(self, cells: list[Cell], how: str, now: float) -> None:
+        suspects = [f for cell in cells for f in cell.flights.values() if f.started and f.stop is None]
+        for cell in cells:
+            for flight in cell.flights.values():
+                flight.die(how, shared=len(suspects) > 1, ours=False)
+                self._where.pop(flight.handle, None)
+                self.ended.append(flight)
+            cell.flights.clear()
+            cell.ours = True
+            self._bury(cell, how, now)
+
+    # ------------------------------------------------------------------------------------------------------------- end
+
+    def close(self) -> None:
+        """Kill everything and delete the scratch directories."""
+        for cell in self._cells.values():
+            cell.signal(signal.SIGKILL)
+        self._nursery.stop()
+        for cell in list(self._cells.values()):
+            if cell.state is not CellState.DYING:
+                self._selector.unregister(cell.line)
+            self._forget(cell)
+        self._means.scratch.close()
+
+    def _watch(self, cell: Cell) -> None:
+        if cell.state is CellState.DYING:
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if cell.outbox else 0)
+        key = self._selector.get_key(cell.line)
+        if key.events != events:
+            self._selector.modify(cell.line, events, key.data)
+
+    def _watch_zygote(self) -> None:
+        if self._nursery.line is not None:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._nursery.outbox else 0)
+            key = self._selector.get_key(self._nursery.line)
+            if key.events != events:
+                self._selector.modify(self._nursery.line, events, key.data)
+
+
+def lanes_of(pool: Pool, policies: Mapping[str, TypePolicy]) -> list[Lane]:
+    """Return the lanes that a pool needs for the tiers of its types."""
+    tiers = {policy.tier for policy in policies.values() if policy.pool == pool.name}
+    many = pool.concurrency
+    lanes: list[Lane] = []
+    if Tier.LOW in tiers:
+        lanes.append(Lane("wide", Kind.WIDE, many, 1, WIDE_JOBS_MAX, always=1))
+        lanes.append(Lane("alone", Kind.WIDE, 1, 1, 1))
+    if Tier.MEDIUM in tiers:
+        lanes.append(Lane("serial", Kind.SERIAL, 1, many, pool.jobs_per_cell, always=1))
+    if Tier.HIGH in tiers:
+        lanes.append(Lane("single", Kind.SINGLE, 1, many, 1, ahead=1))
+    return lanes
+
+
+def describe(status: int) -> str:
+    """Return how a process ended, for people."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
+        return f"the cell was killed by {name}"
+    return f"the cell exited with status {os.WEXITSTATUS(status)}"
+
+
+def _start(flight: Flight) -> None:
+    if flight.started or flight.outcome is not None:
+        raise wire.ProtocolError("started twice")
+    flight.started = True
+
+
+def _widest(policies: Iterable[TypePolicy], kind: Kind, pool: str) -> Limits:
+    """Return the widest bounds of the types that share a kind of cell; each attempt gets its own within them."""
+    limits = [p.limits for p in policies if p.pool == pool and KINDS[p.tier] is kind]
+    first = limits[0]
+    return Limits(
+        attempts_max=first.attempts_max,
+        crashes_max=first.crashes_max,
+        memory_bytes_max=max(each.memory_bytes_max for each in limits),
+        file_bytes_max=max(each.file_bytes_max for each in limits),
+        open_files_max=max(each.open_files_max for each in limits),
+    )

@@ -1,0 +1,349 @@
+"""Import the app once, in a clean process, and fork cells from it.
+
+It is exec'd with its control line as only descriptor and a chosen environment, and never sees a payload. It keeps the
+leases when the supervisor cannot: a cell whose guard time passes is killed, and all are when the supervisor is gone.
+Trust: the supervisor. It is itself not trusted: it has run the app's module code.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from benteng import clock, inert
+from benteng.errors import PolicyError
+from benteng.policy import TypePolicy
+from benteng.redact import clean_line
+from benteng.task import Registry
+from benteng.worker import cell as cells
+from benteng.worker import loading, wire
+from benteng.worker.pool import Start
+from benteng.worker.program import program
+from benteng.worker.sandbox import basic, system
+from benteng.worker.wire import Configure, Inbox, Line, Spawn
+
+SWEEP_SECONDS = 0.5
+DESCRIPTORS_MAX = 16
+PARENT_DIED = signal.SIGUSR2
+
+
+def main() -> NoReturn:
+    """Be a zygote. Descriptor 0 is the control line."""
+    control = socket.socket(fileno=os.dup(0))
+    _silence()
+    os.setsid()
+    zygote = Zygote(control)
+    zygote.prepare()
+    zygote.run()
+    os._exit(0)
+
+
+def cell_main() -> NoReturn:
+    """Be an exec'd cell: the same as a forked one, but it imports the app itself."""
+    inert.mark()
+    configure = msgspec.msgpack.decode(base64.b64decode(sys.argv[2]), type=Configure)
+    spawn = msgspec.msgpack.decode(base64.b64decode(sys.argv[3]), type=Spawn)
+    cells.live(
+        spawn, basic.KEPT, os.getppid(), configure.artifacts, lambda: loading.load(configure.app, configure.paths)
+    )
+
+
+@dataclass(slots=True)
+class Child:
+    """A living cell. guard: the second of CLOCK_BOOTTIME at which it is killed, 0 for never."""
+
+    cell: int
+    pid: int
+    guard: float = 0.0
+    guarded: bool = False
+
+
+class Zygote:
+    """What forks, watches and reaps."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._inbox = Inbox(Line.TO_NEW_ZYGOTE)
+        self._descriptors: list[int] = []
+        self._children: dict[int, Child] = {}
+        self._registry = Registry()
+        self._configure: Configure | None = None
+
+    # --------------------------------------------------------------------------------------------------------- prepare
+
+    def prepare(self) -> None:
+        """Become who the pool is, import the app, and report it; ends the process when that cannot be."""
+        configure = self._first()
+        self._configure = configure
+        _become(configure)
+        system.die_with_parent(configure.parent)
+        try:
+            policies = self._import(configure)
+        except PolicyError as error:
+            self._say(wire.Refuse(error.rule, clean_line(str(error), bytes_max=4096)))
+            os._exit(1)
+        system.adopt_orphans()
+        gc.collect()
+        gc.freeze()
+        self._inbox.line = Line.TO_ZYGOTE
+        self._control.sendall(wire.frame(wire.Ready(), msgspec.json.encode(policies)))
+
+    def _first(self) -> Configure:
+        while self._receive():
+            for message, _ in self._inbox.messages():
+                return message
+        os._exit(1)
+
+    def _import(self, configure: Configure) -> dict[str, TypePolicy]:
+        if configure.start is Start.EXEC:
+            return _in_throwaway(configure)
+        os.chdir(configure.cwd)
+        self._registry = loading.load(configure.app, configure.paths)
+        loading.refuse_threads()
+        return self._registry.policies()
+
+    # ------------------------------------------------------------------------------------------------------------- run
+
+    def run(self) -> None:
+        """Serve the supervisor until it is gone; then kill everything."""
+        wakeup, signalled = _wakeup_pipe()
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(PARENT_DIED, _nothing)
+        system.die_with_parent(self._config.parent, PARENT_DIED)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(signalled, select.POLLIN)
+        while os.getppid() == self._config.parent:
+            ready = {number for number, _ in poll.poll(self._pause_milliseconds())}
+            if signalled in ready:
+                os.read(signalled, 4096)
+            if self._control.fileno() in ready and not self._listen():
+                break
+            self._keep_leases()
+            self._reap()
+            self._kill_orphans()
+        signal.set_wakeup_fd(-1)
+        os.close(wakeup)
+        self._end_all()
+
+    @property
+    def _config(self) -> Configure:
+        if self._configure is None:
+            os._exit(1)
+        return self._configure
+
+    def _pause_milliseconds(self) -> int | None:
+        if not self._children:
+            return None
+        now = clock.boot_seconds()
+        guards = [child.guard - now for child in self._children.values() if child.guard and not child.guarded]
+        return max(0, int(1000 * min([SWEEP_SECONDS, *guards])) + 1)
+
+    def _listen(self) -> bool:
+        try:
+            if not self._receive():
+                return False
+            for message, _ in self._inbox.messages():
+                self._obey(message)
+        except (OSError, wire.ProtocolError):
+            return False
+        return True
+
+    def _receive(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(self._control, min(self._inbox.room, 65_536), DESCRIPTORS_MAX)
+        self._descriptors.extend(descriptors)
+        self._inbox.accept(data)
+        return bool(data)
+
+    def _obey(self, message: object) -> None:
+        match message:
+            case Spawn():
+                self._spawn(message, self._descriptors.pop(0))
+            case wire.Guard(until):
+                for number, when in until:
+                    self._guard(number, when)
+            case wire.End(number):
+                self._kill(self._by_cell(number))
+            case _:
+                raise wire.ProtocolError("not for a zygote")
+
+    def _by_cell(self, number: int) -> Child | None:
+        return next((child for child in self._children.values() if child.cell == number), None)
+
+    def _guard(self, number: int, when: float) -> None:
+        child = self._by_cell(number)
+        if child is not None:
+            child.guard = when
+
+    # ----------------------------------------------------------------------------------------------------------- cells
+
+    def _spawn(self, spawn: Spawn, line: int) -> None:
+        parent = os.getpid()
+        with _signals_held():
+            pid = os.fork()
+            if pid == 0:
+                self._be_cell(spawn, line, parent)
+        os.close(line)
+        self._children[pid] = Child(spawn.cell, pid)
+        pidfd = os.pidfd_open(pid)
+        socket.send_fds(self._control, [wire.frame(wire.Spawned(spawn.cell, pid))], [pidfd])
+        os.close(pidfd)
+
+    def _be_cell(self, spawn: Spawn, line: int, parent: int) -> NoReturn:
+        if self._config.start is Start.EXEC:
+            _exec_cell(self._config, spawn, line)
+        cells.live(spawn, line, parent, self._config.artifacts, lambda: self._registry)
+
+    def _keep_leases(self) -> None:
+        now = clock.boot_seconds()
+        for child in self._children.values():
+            if child.guard and child.guard <= now and not child.guarded:
+                child.guarded = True
+                self._kill(child)
+
+    def _kill(self, child: Child | None) -> None:
+        if child is not None:
+            _kill_group(child.pid)
+
+    def _reap(self) -> None:
+        """Reap what is dead. The group goes first: until the leader is reaped its number is nobody else's."""
+        while (dead := _next_dead()) is not None:
+            child = self._children.pop(dead, None)
+            if child is not None:
+                _kill_group(dead)
+            _, status = os.waitpid(dead, 0)
+            if child is not None:
+                self._say(wire.Exited(child.cell, status, child.guarded))
+
+    def _kill_orphans(self) -> None:
+        """Kill what was left to us: a process of a job whose own parent ended. Jobs start no daemons."""
+        for pid in system.children_of(os.getpid()):
+            if pid not in self._children:
+                os.kill(pid, signal.SIGKILL)
+
+    def _end_all(self) -> None:
+        """Kill everything, several times over: each round may leave orphans to the next."""
+        for _ in range(50):
+            for pid in system.children_of(os.getpid()):
+                if pid in self._children:
+                    _kill_group(pid)
+                os.kill(pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            select.select([], [], [], 0.02)
+
+    def _say(self, message: wire.Refuse | wire.Exited) -> None:
+        try:
+            self._control.sendall(wire.frame(message))
+        except OSError:
+            self._end_all()
+            os._exit(0)
+
+
+def _next_dead() -> int | None:
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if found is None else found.si_pid
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a cell and its group, also before it made one. It is our child and not reaped: the number is its."""
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def _become(configure: Configure) -> None:
+    if configure.uid is not None and configure.gid is not None and os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(configure.gid, configure.gid, configure.gid)
+        os.setresuid(configure.uid, configure.uid, configure.uid)
+    system.no_new_privileges()
+    os.umask(0o077)
+
+
+def _in_throwaway(configure: Configure) -> dict[str, TypePolicy]:
+    """Import the app in a child that ends, so that no thread of it is here when cells are started."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _report_and_exit(configure, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        data = stream.read(wire.ZYGOTE_BYTES_MAX)
+    os.waitpid(pid, 0)
+    if not data.startswith(b"{"):
+        rule, _, text = data.decode("utf-8", "replace").partition(" ")
+        raise PolicyError(rule or "W-import", text or "importing the app ended the process")
+    return msgspec.json.decode(data, type=dict[str, TypePolicy])
+
+
+def _report_and_exit(configure: Configure, writer: int) -> NoReturn:
+    try:
+        os.chdir(configure.cwd)
+        report = msgspec.json.encode(loading.load(configure.app, configure.paths).policies())
+    except PolicyError as error:
+        report = f"{error.rule} {error.reason}".encode()
+    with os.fdopen(writer, "wb") as stream:
+        stream.write(report)
+    os._exit(0)
+
+
+def _exec_cell(configure: Configure, spawn: Spawn, line: int) -> NoReturn:
+    try:
+        os.dup2(line, basic.KEPT)
+        os.set_inheritable(basic.KEPT, True)
+        encoded = [base64.b64encode(msgspec.msgpack.encode(each)).decode() for each in (configure, spawn)]
+        os.execv(sys.executable, [*program("benteng.worker.zygote:cell_main"), *encoded])  # noqa: S606 - our own interpreter, a fixed program
+    finally:
+        os._exit(cells.CRASH_STATUS)
+
+
+def _silence() -> None:
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(devnull, number)
+    os.close(devnull)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _wakeup_pipe() -> tuple[int, int]:
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return writer, reader
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """Only wake the loop: the wake-up descriptor has it."""
+
+
+@contextmanager
+def _signals_held() -> Generator[None]:
+    """Hold signals over a fork, so that the child never runs a handler of the zygote's."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM, PARENT_DIED})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
