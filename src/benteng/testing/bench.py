@@ -84,7 +84,8 @@ class Bench:
 
     def job(self, policy: TypePolicy = LOW, **changes: Any) -> Job:
         """Return a job of this producer's origin, not admitted yet: see `make_job`."""
-        return make_job(policy, **({"origin": self.producer.origin} | changes))
+        fields: dict[str, Any] = {"origin": self.producer.origin} | changes
+        return make_job(policy, **fields)
 
     def admit(self, *jobs: Job, entry: State = State.READY) -> list[Receipt]:
         """Admit jobs in one call; held and diverted ones with rule R1."""
@@ -199,4 +200,5 @@ def quarantine(
     **fields: Any,
 ) -> Settlement:
     """Return a settlement that quarantines."""
-    return settlement(grant, Disposition.QUARANTINE, reason=reason, error="an error", **fields)
+    context: dict[str, Any] = {"error": "an error"} | fields
+    return settlement(grant, Disposition.QUARANTINE, reason=reason, **context)

@@ -15,6 +15,7 @@ from typing import Any
 
 from benteng.audit import Frontier, verify_page
 from benteng.lifecycle import ENTRY, TRANSITIONS, OperationState, QuarantineReason, State
+from benteng.policy import Tier
 from benteng.store.contract import Operator
 from benteng.store.records import AuditRow, JobView, Query
 from benteng.testing.bench import audit_rows, records
@@ -35,11 +36,12 @@ class BrokenLedgerError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a ledger shows to whoever may see everything."""
+    """What a ledger shows to whoever may see everything. `purged`: completed jobs whose retention has ended."""
 
     jobs: dict[str, JobView]
     rows: list[AuditRow]
     records: list[dict[str, Any]]
+    purged: frozenset[str]
 
 
 def check_ledger(ledger: Ledger, journal: Journal | None = None) -> None:
@@ -53,7 +55,19 @@ def contents(ledger: Ledger) -> Contents:
     """Read everything that the operator and the auditor may see."""
     with closing(ledger.operator()) as operator, closing(ledger.auditor()) as auditor:
         rows = audit_rows(auditor)
-        return Contents(dict(_views(operator)), rows, records(rows))
+        jobs, log = dict(_views(operator)), records(rows)
+    return Contents(jobs, rows, log, _purged(log) - jobs.keys())
+
+
+def _purged(log: Iterable[dict[str, Any]]) -> frozenset[str]:
+    """Return the jobs that may be gone: completed before a purge that left its record."""
+    completed, purged = set[str](), set[str]()
+    for record in log:
+        if record["state_to"] == State.COMPLETED:
+            completed.add(record["job_id"])
+        elif record["event"] == "purged":
+            purged |= completed
+    return frozenset(purged)
 
 
 def _views(operator: Operator) -> Iterator[tuple[str, JobView]]:
@@ -77,6 +91,7 @@ def violations(seen: Contents, journal: Journal) -> Iterator[str]:
     yield from _bounds(seen)
     yield from _operations(seen, journal)
     yield from _resources(seen)
+    yield from _exclusion(seen)
     yield from _log(seen)
     yield from _steps(seen)
 
@@ -84,6 +99,8 @@ def violations(seen: Contents, journal: Journal) -> Iterator[str]:
 def _conservation(seen: Contents, journal: Journal) -> Iterator[str]:
     """I1: what was promised to a client is there, with the digest that was promised."""
     for job_id, digest in journal.admitted.items():
+        if job_id in seen.purged:
+            continue
         if job_id not in seen.jobs:
             yield f"I1 lost: {job_id} was admitted and is gone"
         elif digest != seen.jobs[job_id].job.payload_sha256:
@@ -98,9 +115,9 @@ def _no_phantom(seen: Contents, journal: Journal) -> Iterator[str]:
     claimed = {(record["job_id"], record["fence"]) for record in _of(seen, "claimed")}
     for start in journal.started:
         view = seen.jobs.get(start.job_id)
-        if view is None:
+        if view is None and start.job_id not in seen.purged:
             yield f"I2 phantom: {start.job_id} was started and does not exist"
-        elif start.payload_sha256 != view.job.payload_sha256:
+        elif view is not None and start.payload_sha256 != view.job.payload_sha256:
             yield f"I2 phantom: {start.job_id} was started with another payload"
         if (start.job_id, start.fence) not in claimed:
             yield f"I2 unrecorded: {start.job_id} was granted fence {start.fence} without a record"
@@ -184,6 +201,28 @@ def _may_hold(view: JobView) -> bool:
     return view.state is State.RUNNING or view.reason is QuarantineReason.UNCERTAIN
 
 
+def _exclusion(seen: Contents) -> Iterator[str]:
+    """I10 over time: in the order of the log no attempt starts on a resource that another one holds."""
+    holders: dict[str, str] = {}
+    for record in seen.records:
+        job_id, view = record["job_id"], seen.jobs.get(record["job_id"])
+        if record["event"] == "claimed" and view is not None:
+            for key in view.job.refs.resources:
+                if holders.get(key, job_id) != job_id:
+                    yield f"I10 {job_id} started on {key} while {holders[key]} held it"
+                holders[key] = job_id
+        elif _lets_go(record, view):
+            holders = {key: holder for key, holder in holders.items() if holder != job_id}
+
+
+def _lets_go(record: dict[str, Any], view: JobView | None) -> bool:
+    """Say whether a record ends the holding of its job: it left running, or was resolved; closed at HIGH does not."""
+    if record["state_to"] == State.QUARANTINED and record["event"] == "uncertain":
+        return view is not None and view.job.tier is not Tier.HIGH
+    leaves = {State.RUNNING.value, State.QUARANTINED.value}
+    return record["state_from"] in leaves and record["state_to"] not in {"", record["state_from"]}
+
+
 def _log(seen: Contents) -> Iterator[str]:
     """I12: the log has no gap and every body is the one that its leaf commits to."""
     findings = verify_page(seen.rows, 1, Frontier())
@@ -199,7 +238,7 @@ def _steps(seen: Contents) -> Iterator[str]:
             chains[record["job_id"]].append(step)
     for job_id, view in seen.jobs.items():
         yield from _chain(job_id, chains.pop(job_id, []), view.state)
-    yield from (f"I12 {job_id} has a history and does not exist" for job_id in chains)
+    yield from (f"I12 {job_id} has a history and does not exist" for job_id in chains.keys() - seen.purged)
 
 
 def _chain(job_id: str, steps: list[tuple[str, str]], end: State) -> Iterator[str]:

@@ -17,6 +17,7 @@ from benteng.policy import LIMITS, Effect, KeyPath, Limits, Tier, TypePolicy
 from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer
 from benteng.store.records import TypeRow
 from benteng.testing.clock import TestClock
+from benteng.testing.trap import Trap
 
 POOL = "default"
 OTHER_POOL = "other"
@@ -73,6 +74,10 @@ class Twin(Ledger, Protocol):
 
     def production(self) -> Ledger:
         """Return a fresh, empty installation whose environment is `prod`."""
+        ...
+
+    def trap(self, kill_at: int) -> Trap:
+        """Install a trap in this process: it steps before each statement that a store opened from now on runs."""
         ...
 
     def give_away(self, job_id: str, origin: str) -> None:

@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer, Store
 from benteng.store.open import open_auditor, open_consumer, open_keeper, open_operator, open_producer
 from benteng.testing.clock import TestClock
 from benteng.testing.ledger import POOL
+from benteng.testing.trap import Trap
 
 S = TypeVar("S", bound=Store)
 RECIPE = "benteng.testing.sqlite:SqliteLedger"
@@ -76,11 +77,14 @@ class SqliteLedger:
 
     def copy(self) -> SqliteLedger:
         """Return a ledger of its own with the same rows and time."""
-        directory = self._beside()
-        with closing(sqlite3.connect(self.path)) as here:
-            here.execute("vacuum into ?", (str(directory / "ledger.db"),))
-        (directory / "ledger.db").chmod(0o600)
-        return self._made_of(SqliteLedger(directory, environment=self.environment), self.clock)
+        copy = SqliteLedger(self._beside(), environment=self.environment)
+        if Path(f"{self.path}-wal").exists():
+            with closing(sqlite3.connect(self.path)) as here:
+                here.execute("vacuum into ?", (str(copy.path),))
+        else:  # nobody has it open, so that the file is all there is
+            shutil.copyfile(self.path, copy.path)
+        copy.path.chmod(0o600)
+        return self._made_of(copy, self.clock)
 
     def production(self) -> SqliteLedger:
         """Return a fresh `prod` installation."""
@@ -93,6 +97,22 @@ class SqliteLedger:
 
     def _beside(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.directory))
+
+    def trap(self, kill_at: int) -> Trap:
+        """Return a trap that steps at every statement of every connection opened from now on in this process.
+
+        `sqlite3` tells a connection's trace callback of each statement right before it runs, also of those that
+        triggers run. For a child that is meant to die: nothing takes the hook out again.
+        """
+        trap, connect = Trap(kill_at), sqlite3.connect
+
+        def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+            connection = connect(*arguments, **options)
+            connection.set_trace_callback(trap.step)
+            return connection
+
+        sqlite3.connect = traced
+        return trap
 
     def give_away(self, job_id: str, origin: str) -> None:
         """Make a job look as if another origin had admitted it."""

@@ -12,18 +12,24 @@ Each test's docstring is a promise of the store contract, and every test ends wi
 
 from __future__ import annotations
 
+from benteng.testing.conformance import _asserts
 from benteng.testing.conformance.admit import AdmitPromises
 from benteng.testing.conformance.audit import AuditPromises, ClockPromises, ProductionPromises
 from benteng.testing.conformance.claim import ClaimPromises, RegisterPromises
 from benteng.testing.conformance.evidence import EvidencePromises
 from benteng.testing.conformance.extend import ExtendPromises
 from benteng.testing.conformance.keeper import LeadPromises, PurgePromises, ReclaimPromises, StagePromises
+from benteng.testing.conformance.kills import KillPromises
 from benteng.testing.conformance.operations import OperationPromises
 from benteng.testing.conformance.operator import ControlPromises, FindPromises, ShowPromises, TypePromises
 from benteng.testing.conformance.own import OwnPromises
 from benteng.testing.conformance.quarantine import QuarantinePromises
+from benteng.testing.conformance.races import RacePromises
 from benteng.testing.conformance.resources import ResourcePromises
 from benteng.testing.conformance.settle import SettlePromises, SuccessorPromises, TurnPromises
+
+MODULES = _asserts.PARTS
+"""The modules whose assertions pytest explains."""
 
 PARTS: tuple[type, ...] = (
     AdmitPromises,
@@ -34,12 +40,14 @@ PARTS: tuple[type, ...] = (
     EvidencePromises,
     ExtendPromises,
     FindPromises,
+    KillPromises,
     LeadPromises,
     OperationPromises,
     OwnPromises,
     ProductionPromises,
     PurgePromises,
     QuarantinePromises,
+    RacePromises,
     ReclaimPromises,
     RegisterPromises,
     ResourcePromises,
@@ -62,12 +70,14 @@ class StoreConformance(
     EvidencePromises,
     ExtendPromises,
     FindPromises,
+    KillPromises,
     LeadPromises,
     OperationPromises,
     OwnPromises,
     ProductionPromises,
     PurgePromises,
     QuarantinePromises,
+    RacePromises,
     ReclaimPromises,
     RegisterPromises,
     ResourcePromises,
@@ -81,4 +91,4 @@ class StoreConformance(
     """All promises of the store contract. A subclass provides the fixture `ledger`."""
 
 
-__all__ = ["PARTS", "StoreConformance"]
+__all__ = ["MODULES", "PARTS", "StoreConformance"]

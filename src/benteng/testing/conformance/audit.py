@@ -108,8 +108,12 @@ class AuditPromises(Promises):
 
     def test_hostile_text_stays_one_line(self, bench: Bench) -> None:
         """Whatever stands in names and reasons, a record stays bounded, on one line and readable (case C116)."""
-        job = bench.admitted(actor='svc:a\r\n{"event":"completed"}\x1b[2J\u202e', request_id="r" * 5_000)
-        bench.producer.cancel([job.id], "why\n" * 5_000)
+        hostile = '\r\n{"event":"completed"}\x1b[2J\u202e' * 2_000
+        bench.admit(bench.job(actor="svc:a" + hostile), bench.job(request_id=hostile), bench.job(summary=hostile))
+        grant = bench.started(priority=0)
+        bench.settle(quarantine(grant, rule=hostile, error=hostile))
+        bench.operator.discard([grant.job.id], hostile)
+        bench.operator.tighten(Control(ControlScope.TYPE, hostile, ControlMode.HALT, hostile))
 
         for row in bench.audit():
             assert row.body is not None
