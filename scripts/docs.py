@@ -8,15 +8,21 @@ generator has no block. To add one: a function without arguments that returns Ma
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from benteng.lifecycle import ENTRY, TERMINAL, TRANSITIONS, QuarantineReason, State, operation_after
+from benteng.ops.cli import COMMANDS
+from benteng.ops.cli import main as main_command
+from benteng.ops.exits import MEANINGS, Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 OPENING = re.compile(r"^<!-- generated: [a-z-]+ -->$", re.MULTILINE)
@@ -53,7 +59,41 @@ def operation_life_cycle() -> str:
     return "\n".join([*rows, ""])
 
 
+def commands() -> str:
+    """Describe every command with its arguments and options, in the order of the overview."""
+    context = click.Context(main_command, info_name="benteng")
+    found = [(name, command) for name in COMMANDS if (command := main_command.get_command(context, name))]
+    return "\n".join(part for name, command in found for part in _command(name, command, context))
+
+
+def _command(words: str, command: click.Command, above: click.Context) -> Iterator[str]:
+    context = click.Context(command, info_name=words.rpartition(" ")[2], parent=above)
+    yield f"### `benteng {words}`\n\n{inspect.cleandoc(command.help or '')}\n"
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from _command(f"{words} {name}", below, context)
+        return
+    yield f"```console\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
+    rows = [_option(option) for option in command.params if isinstance(option, click.Option)]
+    if rows:
+        yield "\n".join(["| option | meaning |", "|---|---|", *rows, ""])
+
+
+def _option(option: click.Option) -> str:
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    choices = f" One of: {', '.join(option.type.choices)}." if isinstance(option.type, click.Choice) else ""
+    return f"| {names} | {option.help or ''}{' Required.' if option.required else ''}{choices} |"
+
+
+def exit_codes() -> str:
+    """Tabulate the exit codes."""
+    rows = [f"| {int(code)} | {code.name.lower()} | {MEANINGS[code]} |" for code in Exit]
+    return "\n".join(["| code | name | meaning |", "|---|---|---|", *rows, ""])
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "exit-codes": exit_codes,
     "job-life-cycle": job_life_cycle,
     "make-targets": make_targets,
     "operation-life-cycle": operation_life_cycle,

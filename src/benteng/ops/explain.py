@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from benteng.errors import PolicyError, RuleError
 from benteng.evidence import Evidence
 from benteng.gate import Draft, Gate, JobSpec, load_facts
@@ -48,9 +46,7 @@ def _guards(gate: Gate, draft: Draft, evidence: Evidence) -> list[Said]:
         return [Said("evidence", _refusal(error))]
     case = Case(
         draft.job,
-        msgspec.structs.replace(
-            draft.policy, signed=False
-        ),  # as the gate: what it is about to sign need not be signed yet
+        draft.policy,
         Door.GATE,
         shape=draft.job_type.shape,
         parsed=draft.parsed,

@@ -78,7 +78,7 @@ def _facts(error: BaseException, code: Exit) -> dict[str, object]:
         facts |= {"rule": error.rule, "field": error.field, "reason": error.reason, "fix": error.fix}
     elif isinstance(error, Fault):
         facts |= {"reason": error.reason, "fix": error.fix}
-    return facts
+    return facts | {name: patterns(str(facts[name])) for name in ("reason", "fix")}
 
 
 def _plain(error: BaseException) -> str:
@@ -89,7 +89,7 @@ def _plain(error: BaseException) -> str:
         case KeyboardInterrupt():
             return "stopped"
         case BentengError():
-            return patterns(str(error)) or type(error).__name__
+            return str(error) or type(error).__name__
         case _:  # its words may hold a value of a payload
             return f"a fault of benteng ({type(error).__name__}); BENTENG_DEBUG=1 shows where"
 

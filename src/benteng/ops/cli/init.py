@@ -67,7 +67,7 @@ def command(*, only_keys: bool, as_json: bool) -> None:
     for name in kept:
         say(f"{name} exists: left as it is")
     if not only_keys:
-        say("next: benteng enqueue greet name=dunia && benteng worker --once")
+        say("next: benteng enqueue greet name=dunia && benteng worker")
 
 
 def _create(path: Path, text: str) -> bool:

@@ -29,14 +29,18 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", "states", multiple=True, type=click.Choice([s.value for s in State]), help="May be repeated.")
-@click.option("--type", "type_name", default="", metavar="NAME@MAJOR")
-@click.option("--actor", default="")
-@click.option("--origin", default="")
-@click.option("--request-id", default="")
-@click.option("--resource", default="", metavar="KIND:VALUE")
-@click.option("--quarantine-reason", type=click.Choice([r.value for r in QuarantineReason]))
-@click.option("--limit", type=click.IntRange(1, PAGE_MAX), default=50, show_default=True)
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice([s.value for s in State]), help="Only in it. Repeatable."
+)
+@click.option("--type", "type_name", default="", metavar="NAME@MAJOR", help="Only of this type.")
+@click.option("--actor", default="", help="Only on behalf of this actor.")
+@click.option("--origin", default="", help="Only from this origin.")
+@click.option("--request-id", default="", help="Only with this correlation id.")
+@click.option("--resource", default="", metavar="KIND:VALUE", help="Only those that ever named this resource.")
+@click.option(
+    "--quarantine-reason", type=click.Choice([r.value for r in QuarantineReason]), help="Only quarantined as this."
+)
+@click.option("--limit", type=click.IntRange(1, PAGE_MAX), default=50, show_default=True, help="Lines of a page.")
 @click.option("--after", default="", metavar="CURSOR", help="Where the page before ended.")
 @json_option
 @json_lines_option

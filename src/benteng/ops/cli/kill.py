@@ -24,7 +24,7 @@ MODES = [mode.value for mode in ControlMode if mode is not ControlMode.OPEN]
 @click.argument("job_type", metavar="[TYPE]", default="")
 @click.option("--pool", default="", help="Switch a whole pool.")
 @click.option("--origin", default="", help="Switch all jobs of one origin, as os:1000.")
-@click.option("--mode", type=click.Choice(MODES), default=ControlMode.HALT.value, show_default=True)
+@click.option("--mode", type=click.Choice(MODES), default=ControlMode.HALT.value, show_default=True, help="How closed.")
 @click.option("--reason", default="", help="Why; the audit log keeps it. Required but for --list.")
 @click.option("--list", "listing", is_flag=True, help="List the switches that are not open.")
 @click.option("--open", "opening", is_flag=True, help="Open the switch again.")

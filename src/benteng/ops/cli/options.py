@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
+import msgspec
 
 from benteng.errors import PolicyError, Refused
 from benteng.ops.cli import JSON_WANTED
 from benteng.ops.exits import Exit, Fault
+from benteng.ops.output import say
 
 if TYPE_CHECKING:
     from benteng.config import Config
@@ -41,6 +43,37 @@ def json_lines_option(command: F) -> F:
 def reason_option(command: F) -> F:
     """Give a command that changes something its `--reason`, which the audit log keeps."""
     return click.option("--reason", required=True, callback=_reason, help="Why; the audit log keeps it.")(command)
+
+
+def log_option(command: F) -> F:
+    """Give a long-running command `--log`: how it tells events, on stderr."""
+    said = "How events are told on stderr."
+    return click.option("--log", type=click.Choice(["text", "json"]), default="text", show_default=True, help=said)(
+        command
+    )
+
+
+class Teller(Protocol):
+    """Tells an event with its fields."""
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """Tell it."""
+        ...
+
+
+def teller(log: str) -> Teller:
+    """Return what tells events as text, or as JSON lines."""
+    return _as_json if log == "json" else _as_text
+
+
+def _as_text(event: str, /, **fields: object) -> None:
+    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", None))
+    say(f"{event} {shown}".rstrip())
+
+
+def _as_json(event: str, /, **fields: object) -> None:
+    facts = {name: value if isinstance(value, int | float) else str(value) for name, value in fields.items()}
+    say(msgspec.json.encode({"event": event} | facts).decode())
 
 
 def _reason(_ctx: click.Context, _param: click.Parameter, value: str) -> str:

@@ -21,11 +21,16 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--reason", "quarantine_reason", type=click.Choice([r.value for r in QuarantineReason]))
-@click.option("--type", "type_name", default="", metavar="NAME@MAJOR")
-@click.option("--origin", default="")
-@click.option("--actor", default="")
-@click.option("--limit", type=click.IntRange(1, PAGE_MAX), default=50, show_default=True)
+@click.option(
+    "--reason",
+    "quarantine_reason",
+    type=click.Choice([r.value for r in QuarantineReason]),
+    help="Only for this reason.",
+)
+@click.option("--type", "type_name", default="", metavar="NAME@MAJOR", help="Only of this type.")
+@click.option("--origin", default="", help="Only from this origin.")
+@click.option("--actor", default="", help="Only on behalf of this actor.")
+@click.option("--limit", type=click.IntRange(1, PAGE_MAX), default=50, show_default=True, help="Lines of a page.")
 @click.option("--after", default="", metavar="CURSOR", help="Where the page before ended.")
 @json_option
 @json_lines_option

@@ -1,0 +1,122 @@
+"""`benteng worker`: run one pool. This process holds a credential, so it never imports the application.
+
+What the code says about its types comes from a child without credential, and is locked and applied aloud in `dev`; in
+`prod` only the reviewed lock file counts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from benteng import lockfile
+from benteng.config import Environment
+from benteng.ops.cli.options import configuration, log_option
+from benteng.ops.exits import Exit, Fault
+from benteng.ops.output import say
+from benteng.policy import POOL_DEFAULT
+
+if TYPE_CHECKING:
+    from benteng.config import Config
+    from benteng.policy import TypePolicy
+    from benteng.worker.launch import WorkerSettings
+    from benteng.worker.pool import Pool
+
+
+@click.command
+@click.argument("reference", metavar="[MODULE:ATTR]", default="")
+@click.option("--pool", default=POOL_DEFAULT, show_default=True, help="Which pool's jobs to run.")
+@click.option("--concurrency", type=click.IntRange(1, 1_000), help="Attempts at the same time; default: as configured.")
+@click.option("--keeper/--no-keeper", default=True, show_default=True, help="Start a keeper with it.")
+@click.option(
+    "--give-up", "give_up_seconds", type=float, metavar="S", help="End with 75 when the store was away for S seconds."
+)
+@log_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    reference: str,
+    pool: str,
+    concurrency: int | None,
+    log: str,
+    give_up_seconds: float | None,
+    *,
+    keeper: bool,
+) -> None:
+    """Run the jobs of one pool until SIGTERM or SIGINT; running ones are then drained.
+
+    MODULE:ATTR is the application, as jobs:app; default: from benteng.toml.
+    """
+    from benteng.worker.launch import run_worker
+
+    config = configuration()
+    app = reference or config.app
+    locked = policies(config, app)
+    ctx.exit(
+        run_worker(settings(config, app, locked, pool_of(config, pool, concurrency), keeper, give_up_seconds, log))
+    )
+
+
+def policies(config: Config, reference: str) -> dict[str, TypePolicy]:
+    """Return the reviewed policies; in `dev` after locking and applying, aloud, what the code says."""
+    from benteng.opening import settle_policies
+    from benteng.ops.application import check_reference
+    from benteng.ops.cli.policy import of_code
+
+    check_reference(reference)
+    if config.environment is Environment.DEV:
+        return settle_policies(config, of_code(config, reference), say)
+    locked = lockfile.read(config.lock)
+    if not locked:
+        raise Fault(Exit.CONFIG, "the lock file has no job type", fix="benteng policy lock, review it, policy apply")
+    return locked
+
+
+def pool_of(config: Config, name: str, concurrency: int | None) -> Pool:
+    """Return a pool as configured. Raises PolicyError for what cannot be."""
+    from benteng.worker.pool import Pool, Start
+
+    found = config.pool(name)
+    return Pool(
+        name=name,
+        concurrency=concurrency or found.concurrency,
+        start=Start(found.start),
+        env=found.env,
+        drain_seconds=found.drain_seconds,
+    )
+
+
+def settings(
+    config: Config,
+    app: str,
+    locked: dict[str, TypePolicy],
+    pool: Pool,
+    keeper: bool,  # noqa: FBT001 - one value of a flat list
+    give_up_seconds: float | None,
+    log: str,
+) -> WorkerSettings:
+    """Return everything that the worker is started with."""
+    from benteng.keyring import TRUST_FILE
+    from benteng.opening import dsn_of
+    from benteng.ops.application import paths_of
+    from benteng.ops.cli.options import teller
+    from benteng.worker.launch import WorkerSettings
+
+    trust = config.keys / TRUST_FILE
+    return WorkerSettings(
+        dsn=dsn_of(config),
+        app=app,
+        lock=locked,
+        pool=pool,
+        environment=config.environment.value,
+        keeper=keeper,
+        trust_path=trust if trust.exists() else None,
+        artifact_dir=config.artifacts if config.artifacts.is_dir() else None,
+        cwd=config.root,
+        paths=tuple(Path(path) for path in paths_of(config.root)[1:]),
+        poll_seconds=config.poll_seconds,
+        give_up_seconds=give_up_seconds,
+        say=teller(log),
+    )
