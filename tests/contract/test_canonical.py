@@ -295,6 +295,16 @@ def test_values_given_in_python_pass_the_same_parser(value, rule):
     assert caught.value.__context__ is None
 
 
+def test_keys_given_in_python_are_strings():
+    """Where no field decides the key's type, an integer key is refused all the same, not written as text."""
+
+    class Free(Contract):
+        data: Any
+
+    with pytest.raises(Malformed, match="P-type"):
+        shape_of(Free, tier=Tier.LOW).parse_value({"data": {"a": {1: 1}}})
+
+
 def test_values_given_in_python_are_read():
     """An instance, a dict and any other mapping give the same payload as its bytes."""
     at = datetime(2026, 1, 1, 7, tzinfo=timezone(timedelta(hours=7)))

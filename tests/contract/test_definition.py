@@ -362,6 +362,11 @@ def test_other_types_are_refused(annotation):
     assert "D-type" == _refused(_contract(annotation)).rule
 
 
+def test_a_contract_does_not_hold_itself():
+    """Recursion is named as what it is: a payload whose depth has no bound."""
+    assert "holds itself" in _refused(Tree).reason
+
+
 def test_unresolvable_annotations_are_refused():
     """A name that cannot be resolved is a definition error, not a NameError."""
 
@@ -388,7 +393,10 @@ def test_plain_structs_are_refused_unless_strict():
     class Plain(msgspec.Struct):
         a: int
 
-    assert "D-strict" == _refused(Plain).rule
+    class Thawed(msgspec.Struct, forbid_unknown_fields=True):
+        a: int
+
+    assert ["D-strict"] * 2 == [_refused(model).rule for model in (Plain, Thawed)]
     assert _accepted(Pair)
 
 

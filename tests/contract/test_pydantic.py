@@ -220,11 +220,18 @@ def test_definition_rules_hold_for_models():
     class Computed(BaseModel):
         number: int = Field(default_factory=lambda: 5)
 
+    class Mutable(BaseModel):
+        many: tuple[int, ...] | list[int] = [1]
+
     class Unanchored(BaseModel):
         text: str = Field(pattern="[a-z]")
 
-    rules = ["D-names", "D-secret", "D-free-text", "D-type", "D-default", "D-pattern"]
-    assert rules == [_refused(model, Tier.HIGH) for model in (Names, Secrets, Free, Money, Computed, Unanchored)]
+    class Open(BaseModel):
+        text: str = Field(pattern="^[a-z]", max_length=5)
+
+    rules = ["D-names", "D-secret", "D-free-text", "D-type", "D-default", "D-pattern", "D-pattern"]
+    assert rules == [_refused(model, Tier.HIGH) for model in (Names, Secrets, Free, Money, Computed, Unanchored, Open)]
+    assert "D-default" == _refused(Mutable)
 
 
 def test_models_that_do_not_read_what_they_write_are_refused():

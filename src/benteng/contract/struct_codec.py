@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from benteng.contract.parser import SAFE_INTEGER, clean_name, malformed
+from benteng.contract.parser import clean_name, malformed
 from benteng.contract.types import MONEY_FORM, WINDOW_ORDER, Money
 from benteng.errors import Malformed
 
@@ -62,7 +62,7 @@ _NATIVE: Final = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UU
 def native(value: object) -> object:
     """Return a Python value as dicts, lists and scalars, refusing what JSON cannot hold.
 
-    Raises Malformed: P-type, P-number, P-integer or P-depth.
+    Raises Malformed: P-type, P-number or P-depth.
     """
     # _NATIVE stay as they are: a datetime for a str field is then refused, instead of written as text.
     plain = guarded(lambda: msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=encode_extra))
@@ -105,8 +105,6 @@ def guarded(work: Callable[[], T]) -> T:
 def _check_native(plain: object) -> None:
     if isinstance(plain, float) and not math.isfinite(plain):
         raise malformed("P-number")
-    if isinstance(plain, int) and abs(plain) > SAFE_INTEGER:
-        raise malformed("P-integer")
     if isinstance(plain, dict):
         _check_native_keys(cast("dict[object, object]", plain))
     elif isinstance(plain, list | tuple):
