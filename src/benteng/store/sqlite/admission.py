@@ -175,7 +175,8 @@ def _admit(tx: Tx, entrance: Entrance) -> Receipt:
     due_at = max(job.available_at, tx.now)
     # A diverted job is set apart from a row like any other, so that it keeps the same context.
     entry = State.HELD if state is State.QUARANTINED else state
-    tx.run(_ADMIT["insert"], columns | {"seq": seq, "state": str(entry), "due_at": due_at})
+    why = {"rule": bounded(entrance.rule), "error": bounded(entrance.reason)}
+    tx.run(_ADMIT["insert"], columns | why | {"seq": seq, "state": str(entry), "due_at": due_at})
     tx.many(_ADMIT["names_resource"], [{"key": key, "seq": seq} for key in job.refs.resources])
     if state is State.QUARANTINED:
         moves.set_apart_new(tx, seq, entry, QuarantineReason.DIVERTED, rule=entrance.rule, error=entrance.reason)

@@ -11,7 +11,7 @@ import msgspec
 
 from benteng.audit import Event
 from benteng.clock import microseconds
-from benteng.errors import BentengError
+from benteng.errors import BentengError, PolicyError
 from benteng.job import Grant
 from benteng.store.contract import BATCH_MAX
 from benteng.store.records import (
@@ -51,7 +51,9 @@ class SqliteConsumer(Ledger):
     def register(self, facts: WorkerFacts) -> Registration:
         """See Consumer.register."""
         if facts.pool != self.pool:
-            raise ValueError("the worker is of another pool than the one that was opened")
+            raise PolicyError(
+                "S-pool", "the worker is of another pool than the one that was opened", fix="open its pool"
+            )
         with self.writing() as tx:
             self._worker = bounded(facts.worker)
             seen = tx.one(_REGISTER["seen"], _facts(facts) | {"now": tx.now})

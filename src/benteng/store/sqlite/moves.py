@@ -120,6 +120,7 @@ def back(
                 **asdict(counts),
                 "alone": int(alone),
                 "error": text,
+                "rule": bounded(rule),
             },
         ),
     )

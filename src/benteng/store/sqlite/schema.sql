@@ -103,6 +103,7 @@ create table job (
   parent         text not null,
   summary        text not null,
   last_error     text not null default '',
+  rule           text not null default '',      -- why it is held
   progress       text not null default '',
   admitted_at    integer not null,
   check ((state = 'running') = (token is not null)),

@@ -66,7 +66,7 @@ Ending = tuple[State, QuarantineReason | None]
 
 
 def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
-    spent = counts_of(row)
+    spent = _charged(counts_of(row), asked)
     if asked.disposition in _STARTED_UNKNOWN and policy.effect is Effect.ONCE:
         return _quarantined(tx, row, QuarantineReason.UNCERTAIN, asked, spent)
     if row["cancel_asked"] and asked.disposition in _GOES_BACK:
@@ -78,7 +78,7 @@ def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
         case Disposition.RETRY:
             return _retried(tx, row, asked, limits)
         case Disposition.CRASH:
-            return _crashed(tx, row, asked, limits)
+            return _crashed(tx, row, asked, spent, limits)
         case Disposition.SNOOZE:
             return _snoozed(tx, row, asked, limits)
         case Disposition.HAND_BACK | Disposition.INTERRUPT:
@@ -141,8 +141,7 @@ def _retried(tx: Tx, row: Row, asked: Settlement, limits: Limits) -> Ending:
     return _back(tx, row, Event.RETRIED, lifecycle.Event.RETRY, asked, spent, due_at)
 
 
-def _crashed(tx: Tx, row: Row, asked: Settlement, limits: Limits) -> Ending:
-    spent = with_crash(counts_of(row))
+def _crashed(tx: Tx, row: Row, asked: Settlement, spent: Counts, limits: Limits) -> Ending:
     if spent.crashes >= limits.crashes_max or spent.attempts >= limits.attempts_max:
         return _quarantined(tx, row, QuarantineReason.CRASHED, asked, spent)
     due_at = _after(tx, asked, limits)
@@ -199,6 +198,12 @@ def _back(
         tx, row, event, step, counts=counts, due_at=due_at, alone=alone, error=asked.error, rule=asked.rule
     )
     return state, None
+
+
+def _charged(spent: Counts, asked: Settlement) -> Counts:
+    """Count a crash, also the one that `decide` has seen to be the last and answers with quarantine."""
+    is_last = asked.disposition is Disposition.QUARANTINE and asked.reason is QuarantineReason.CRASHED
+    return with_crash(spent) if is_last or asked.disposition is Disposition.CRASH else spent
 
 
 def _unstarted(spent: Counts, asked: Settlement) -> Counts:

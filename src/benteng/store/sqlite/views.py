@@ -151,12 +151,13 @@ def _active(row: Row | None) -> dict[str, Any]:
         "lease_until": row["lease_until"] or 0,
         "cancel_asked": bool(row["cancel_asked"]),
         "waits_for": row["waits_for"] or "",
+        "rule": row["rule"],
     }
 
 
 def _apart(row: Row | None, operation: Row) -> dict[str, Any]:
     if row is None:
-        return {"rule": operation["rule"]}
+        return {} if operation["ended"] is None else {"rule": operation["rule"]}
     return {"reason": _reason(row["reason"]), "classified": row["classified"], "rule": row["rule"]}
 
 

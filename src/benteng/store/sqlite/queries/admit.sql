@@ -34,11 +34,11 @@ returning seq;
 insert into job (
   seq, id, state, type, tier, priority, due_at, available_at, expires_at, attempts, crashes, handbacks, snoozes, starts,
   generation, origin, actor, request_id, payload, payload_sha256, operation_key, envelope, policy_sha256, refs, parent,
-  summary, admitted_at)
+  summary, rule, last_error, admitted_at)
 values (
   :seq, :id, :state, :type, :tier, :priority, :due_at, :available_at, :expires_at, 0, 0, 0, 0, 0,
   :generation, :origin, :actor, :request_id, :payload, :payload_sha256, :operation_key, :envelope, :policy_sha256, :refs,
-  :parent, :summary, :now);
+  :parent, :summary, :rule, :error, :now);
 
 -- name: names_resource
 insert into job_resource (key, seq)

@@ -38,7 +38,7 @@ where seq = :seq
 -- name: back
 update job
 set state = :state_to, due_at = :due_at, attempts = :attempts, crashes = :crashes, handbacks = :handbacks,
-    snoozes = :snoozes, starts = :starts, alone = :alone, last_error = :error, token = null, pool = null,
+    snoozes = :snoozes, starts = :starts, alone = :alone, last_error = :error, rule = :rule, token = null, pool = null,
     lease_until = null, waits_for = null, woken_at = null
 where seq = :seq
   and state = 'running';
