@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NoReturn, cast
 from unicodedata import is_normalized
@@ -120,9 +121,8 @@ def _check_depth(text: str, depth_max: int) -> None:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
-        raise _Flaw("P-duplicate", "the same key twice in one object", (twice,))
+        twice = Counter(key for key, _ in pairs).most_common(1)  # linear: a payload may have thousands of keys
+        raise _Flaw("P-duplicate", "the same key twice in one object", (twice[0][0],))
     return result
 
 
