@@ -7,6 +7,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.support.fixtures"]
+
 LONG = os.environ.get("BENTENG_TEST_LONG") == "1"
 
 # Derandomized: the same commit gives the same verdict everywhere. The long profile is the one that searches.

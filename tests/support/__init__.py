@@ -1,0 +1,1 @@
+"""What tests of more than one part share: real servers, and a network that can fail."""
