@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from benteng.outcome import Completed, Lost, Unstarted
 from benteng.policy import Limits, Tier, TypePolicy
-from benteng.redact import clean_line
+from benteng.redact import clean_line, patterns
 from benteng.worker import wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
@@ -337,7 +337,7 @@ class Yard:
             flight.progressed += 1
         else:
             flight.logged_bytes += len(text) + 16
-            self._means.say("output", job=flight.grant.job.id, text=clean_line(text, bytes_max=8192))
+            self._means.say("output", job=flight.grant.job.id, text=clean_line(patterns(text), bytes_max=8192))
         if flight.logged_bytes > LOG_BYTES_MAX or flight.progressed > PROGRESS_MAX:
             raise wire.ProtocolError("a flood of output")
 

@@ -1,0 +1,41 @@
+"""A worker process for the tests: settings as a line of JSON on stdin, events as lines of JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from benteng import lockfile
+from benteng.worker.launch import WorkerSettings, run_worker
+from benteng.worker.pool import Pool, Start
+
+
+def say(event: str, /, **fields: object) -> None:
+    """Tell the test."""
+    print(json.dumps({"event": event} | {name: str(value) for name, value in fields.items()}), flush=True)
+
+
+def main() -> int:
+    """Run the worker."""
+    wanted = json.loads(sys.stdin.readline())
+    pool = wanted.pop("pool")
+    settings = WorkerSettings(
+        dsn=wanted["dsn"],
+        app=wanted["app"],
+        lock=lockfile.read(Path(wanted["lock"])),
+        pool=Pool(**pool | {"start": Start(pool.get("start", "fork")), "env": tuple(pool.get("env", ()))}),
+        keeper=wanted["keeper"],
+        artifact_dir=Path(wanted["artifacts"]),
+        trust_path=Path(wanted["trust"]),
+        cwd=Path(wanted["cwd"]),
+        scratch_parent=Path(wanted["scratch"]),
+        poll_seconds=0.05,
+        give_up_seconds=wanted["give_up_seconds"],
+        say=say,
+    )
+    return run_worker(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
