@@ -19,6 +19,7 @@ from benteng.job import Attempt, Grant, Job, Lease
 from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import TypePolicy
 from benteng.store.sqlite import control, evidence, moves, resources
+from benteng.store.sqlite.apart import apart
 from benteng.store.sqlite.policies import type_fact
 from benteng.store.sqlite.rows import UndecodableError, decode
 from benteng.store.sqlite.statements import statements
@@ -44,21 +45,22 @@ class Claimant:
 def claim(tx: Tx, n: int, claimant: Claimant) -> list[Grant]:
     """Return up to n grants; n if n jobs can start.
 
-    A job that is woken on the way may stand before those already seen, so the line is walked again as long as a walk
-    changes something. It ends: what a claim takes or parks stays so until the claim is over.
+    A job that is woken on the way may stand before those already seen, so the line is walked again until a walk meets
+    nobody new. Each job is decided once: what a claim takes or parks stays so until the claim is over.
     """
     grants: list[Grant] = []
+    seen: set[int] = set()
     types = _startable(tx, claimant)
-    moved = bool(types)
-    while moved and len(grants) < n:
-        moved = False
+    met = -1
+    while met < len(seen):
+        met = len(seen)
         for seq in _line(tx, types, n):
-            moved = True
-            grant = _decide(tx, seq, claimant)
-            if grant:
-                grants.append(grant)
+            if seq in seen:
+                continue
+            seen.add(seq)
+            grants.extend(_tried(tx, seq, claimant))
             if len(grants) == n:
-                break
+                return grants
     return grants
 
 
@@ -90,10 +92,19 @@ def _line_of(tx: Tx, type_name: str, page: int) -> Iterator[Place]:
             return
 
 
-def _decide(tx: Tx, seq: int, claimant: Claimant) -> Grant | None:
+def _tried(tx: Tx, seq: int, claimant: Claimant) -> list[Grant]:
+    """Return the grant of one job, or none. A damaged one is set apart alone; if even that fails it stays as it is."""
     row = tx.one(_CLAIM["load"], {"seq": seq})
-    if row is None:  # woken, then parked again on this walk
-        return None
+    if row is None:
+        return []
+    named = {"job_id": row["id"], "type_name": row["type"]}
+    grant, is_whole = apart(tx, lambda: _decide(tx, row, claimant), **named)
+    if not is_whole:
+        apart(tx, lambda: moves.quarantine(tx, row, QuarantineReason.UNDECODABLE, error="damaged"), **named)
+    return [grant] if grant else []
+
+
+def _decide(tx: Tx, row: Row, claimant: Claimant) -> Grant | None:
     try:
         job = decode(row)
     except UndecodableError as error:

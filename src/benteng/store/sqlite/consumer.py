@@ -24,6 +24,7 @@ from benteng.store.records import (
     Turn,
     WorkerFacts,
 )
+from benteng.store.sqlite.apart import apart
 from benteng.store.sqlite.claim import Claimant, claim
 from benteng.store.sqlite.connection import Place
 from benteng.store.sqlite.policies import policy_of
@@ -114,8 +115,12 @@ class SqliteConsumer(Ledger):
             return []  # the next claim meets the same error, with nothing at stake, and raises it
 
     def _settle(self, tx: Tx, settlements: Sequence[Settlement]) -> list[Settled]:
-        answers = [settle(tx, settlement, pool=self.pool) for settlement in settlements]
+        answers = [self._settle_one(tx, settlement) for settlement in settlements]
         return [answer for answer in answers if answer is not None]
+
+    def _settle_one(self, tx: Tx, settlement: Settlement) -> Settled | None:
+        job_id = bounded(settlement.proof.job_id)
+        return apart(tx, lambda: settle(tx, settlement, pool=self.pool), job_id=job_id)[0]
 
     def _extend(self, tx: Tx, proof: LeaseProof, progress: str) -> Extension:
         asked = {"id": proof.job_id, "fence": proof.fence, "token": proof.token, "pool": self.pool, "now": tx.now}

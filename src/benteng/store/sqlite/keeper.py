@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 
 from benteng import lifecycle
 from benteng.audit import Event
@@ -13,6 +14,7 @@ from benteng.policy import Effect
 from benteng.store.contract import BATCH_MAX
 from benteng.store.records import Facet, Reclaimed, Staged
 from benteng.store.sqlite import moves, refusals, resources, switches
+from benteng.store.sqlite.apart import apart
 from benteng.store.sqlite.connection import Place
 from benteng.store.sqlite.moves import counts_of
 from benteng.store.sqlite.policies import policy_of
@@ -46,7 +48,8 @@ class SqliteKeeper(Ledger):
         """See Keeper.reclaim."""
         with self.writing() as tx:
             rows = tx.all(_RECLAIM["expired"], {"now": tx.now, "limit": min(n, BATCH_MAX)})
-            return [_reclaim(tx, row) for row in rows]
+            answers = [apart(tx, partial(_reclaim, tx, row), **_named(row))[0] for row in rows]
+            return [answer for answer in answers if answer is not None]
 
     def stage(self, n: int) -> Staged:
         """See Keeper.stage."""
@@ -98,16 +101,18 @@ LEASE_ENDED = "the lease ended without a word from the worker"
 
 def _expire(tx: Tx, limit: int) -> int:
     rows = tx.all(_STAGE["late"], {"now": tx.now, "limit": limit})
-    for row in rows:
-        _expire_one(tx, row)
-    return len(rows)
+    return sum(apart(tx, partial(_expire_one, tx, row["seq"]), **_named(row))[1] for row in rows)
 
 
-def _expire_one(tx: Tx, row: Row) -> None:
+def _expire_one(tx: Tx, seq: int) -> None:
     # A waiter that was woken by the one before it is `ready` now: the row is read again.
-    found = tx.one(_STAGE["row"], {"seq": row["seq"]})
-    if found is not None:
-        moves.quarantine(tx, found, QuarantineReason.EXPIRED, error="not started in time")
+    row = tx.one(_STAGE["row"], {"seq": seq})
+    if row is not None:
+        moves.quarantine(tx, row, QuarantineReason.EXPIRED, error="not started in time")
+
+
+def _named(row: Row) -> dict[str, str]:
+    return {"job_id": row["id"], "type_name": row["type"]}
 
 
 def _make_ready(tx: Tx, limit: int) -> int:
