@@ -136,6 +136,7 @@ def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Furnish the directory, play the run, and return what is found afterwards."""
     home = furnish(options, root)
     environ = without_ours(os.environ) | {
+        "TMPDIR": str(root / "tmp"),
         "CHAOS_JOURNAL": str(root / "journal.jsonl"),
         "CHAOS_WORK_SECONDS": str(options.work_seconds),
         "CHAOS_DIES_PERCENT": str(options.dies_percent),
@@ -152,7 +153,7 @@ def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
 def furnish(options: argparse.Namespace, root: Path) -> Path:
     """Make the directories, keys and configuration of the run; return the workers' working directory."""
     home = root / "site"
-    for directory in (root / "ledger", root / "logs", home, home / "artifacts"):
+    for directory in (root / "ledger", root / "logs", root / "tmp", home, home / "artifacts"):
         directory.mkdir(mode=0o700)
     generate(home / ".benteng", origin=f"os:{os.getuid()}", now=system_clock())
     dsn = f"sqlite:///{root / 'ledger' / 'benteng.db'}"

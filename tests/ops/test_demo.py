@@ -138,7 +138,7 @@ TWINS = {
         [(SETTLE, "  and fence = :fence\n", ""), (SETTLE, "  and token = :token\n", "")],
     ),
     "lease at reclaim": (
-        "one host, two jobs",
+        "worker killed",
         [("store/sqlite/queries/reclaim.sql", "  and lease_until <= :now\n", "  and :now > 0\n")],
     ),
     "duplicates": (

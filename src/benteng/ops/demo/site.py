@@ -78,13 +78,19 @@ class Site:
         return self.root / "logs"
 
     @property
+    def scratch(self) -> Path:
+        """Where processes put temporary files: a killed worker leaves its cells' directories behind."""
+        return self.root / "tmp"
+
+    @property
     def world(self) -> World:
         """The outside world."""
         return World(self.root / "world")
 
     def environ(self) -> dict[str, str]:
         """Return the environment of the demo's processes: nothing of benteng's; a secret that no handler may see."""
-        return without_ours(os.environ) | {world.VARIABLE: str(self.world.root), UNLISTED: self.canary}
+        ours = {world.VARIABLE: str(self.world.root), UNLISTED: self.canary, "TMPDIR": str(self.scratch)}
+        return without_ours(os.environ) | ours
 
 
 def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
@@ -115,7 +121,7 @@ def _kept(keep: Path) -> Path:
 
 
 def _furnish(site: Site) -> None:
-    for directory in (site.ledger.parent, site.home, site.artifacts, site.logs):
+    for directory in (site.ledger.parent, site.home, site.artifacts, site.logs, site.scratch):
         directory.mkdir(mode=0o700)
     site.world.make()
     (site.world.root / "feed.url").write_text(f"https://reader:{site.canary}@feed.example/daily")

@@ -207,7 +207,9 @@ def zombie(stage: Stage, step: Step) -> None:
     stage.world.remove_gate("thaw")
     state = stage.ended(receipt)
 
+    wait = _lease_seen(stage, receipt)
     step.expect("another worker took over", held=taker.pid != frozen.pid)
+    step.expect("not before the lease ran out", held=wait >= jobs.LEASE_SECONDS, found=f"{wait:.2f} s")
     step.expect("with a higher fence", held=second.fence > first.fence)
     step.equal("the refused word is the zombie's", first.fence, stale.record.fence)
     step.equal("it changed nothing", (State.RUNNING, second.fence), (running.state, running.fence))
@@ -232,7 +234,7 @@ def killed(stage: Stage, step: Step) -> None:
     reclaimed = stage.audited(receipt, Event.RECLAIMED)
     state = stage.ended(receipt)
     second = stage.effect("host.restart", "power", "begin", above=first.fence)
-    wait = (reclaimed.record.at_us - _claimed_at(stage, receipt)) / 1e6
+    wait = _lease_seen(stage, receipt)
 
     step.equal("the job is completed", State.COMPLETED, state)
     step.expect("by another worker", held=second.pid != first.pid and second.fence > first.fence)
@@ -399,8 +401,11 @@ def _completed(stage: Stage, receipt: Receipt) -> Numbered:
     return stage.audited(receipt, Event.COMPLETED)
 
 
-def _claimed_at(stage: Stage, receipt: Receipt) -> int:
-    return stage.records(receipt.job_id, Event.CLAIMED)[0].record.at_us
+def _lease_seen(stage: Stage, receipt: Receipt) -> float:
+    """Return the seconds from a job's first claim to its reclaim, by the ledger's clock."""
+    claimed = stage.records(receipt.job_id, Event.CLAIMED)[0]
+    reclaimed = stage.records(receipt.job_id, Event.RECLAIMED)[0]
+    return (reclaimed.record.at_us - claimed.record.at_us) / 1e6
 
 
 def _fences(stage: Stage, receipt: Receipt, event: Event) -> list[int]:
