@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from benteng.decide import Disposition
 from benteng.ops.cli import main
+from benteng.store.open import default_dsn, open_consumer
+from benteng.store.records import LeaseProof, Settlement
 
 JOBS = """\
 from typing import Annotated
@@ -75,7 +81,7 @@ class Ended:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Project:
     """A directory with an application, and a state directory of its own."""
 
@@ -96,9 +102,59 @@ class Project:
         return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def call(self, *words, stdin=None):
-        """Run `benteng` in this process: for commands that import no user code."""
-        done = CliRunner().invoke(main, [str(word) for word in words], input=stdin)
+        """Run `benteng` in this process, and forget the user's module if the command imported it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "path", sys.path.copy())
+            patch.delitem(sys.modules, "jobs", raising=False)
+            done = CliRunner().invoke(main, [str(word) for word in words], input=stdin)
+            sys.modules.pop("jobs", None)
         return Ended(done.exit_code, done.stdout, done.stderr)
+
+    @cached_property
+    def app(self):
+        """The application, imported here under a name of its own: a producer."""
+        name = f"jobs_{self.root.parent.name}"
+        spec = importlib.util.spec_from_file_location(name, self.root / "jobs.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module.app
+
+    @property
+    def dsn(self):
+        """The address of the project's ledger."""
+        return default_dsn()
+
+    def enqueue(self, job_type, *, actor="svc:test", **payload):
+        """Admit one job and return its id."""
+        return self.app.enqueue(job_type, payload, actor=actor).job_id
+
+    def claim(self, *types):
+        """Start one job of these types as a worker would; its lease is a minute at least."""
+        with closing(open_consumer(self.dsn, "default")) as consumer:
+            grants = consumer.claim(1, types)
+        return grants[0] if grants else None
+
+    def settle(self, grant, disposition, **facts):
+        """Say how an attempt ended."""
+        proof = LeaseProof(grant.job.id, grant.lease.fence, grant.lease.token)
+        with closing(open_consumer(self.dsn, "default")) as consumer:
+            (settled,) = consumer.settle([Settlement(proof, disposition, **facts)])
+        return settled
+
+    def quarantined(self, job_type, reason, **payload):
+        """Admit a job, run it into quarantine, and return its id."""
+        job_id = self.enqueue(job_type, **payload)
+        grant = self.claim(job_type)
+        assert grant is not None
+        self.settle(grant, Disposition.QUARANTINE, reason=reason, error="boom", rule="T-test")
+        return job_id
+
+    def state(self, job_id):
+        """Where a job is, as the command line says."""
+        return self.call("jobs", "show", job_id, "--json").document["state"]
 
 
 @pytest.fixture
@@ -112,4 +168,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "root")
     (tmp_path / "root/jobs.py").write_text(JOBS)
     (tmp_path / "root/benteng.toml").write_text('app = "jobs:app"\n')
-    return Project(tmp_path / "root", dict(os.environ))
+    project = Project(tmp_path / "root", dict(os.environ))
+    yield project
+    if "app" in vars(project):
+        project.app.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +54,8 @@ def test_the_child_inherits_no_descriptor(project):
         app(
             project,
             "import os\n"
-            "links = [os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')]\n"
+            "here = '/proc/self/fd/'\n"
+            "links = [os.readlink(here + n) for n in os.listdir(here) if os.path.exists(here + n)]\n"
             f"open({str(project.root / 'seen')!r}, 'w').write(repr(links))",
         )
         described(project)
@@ -121,10 +123,7 @@ def test_a_child_that_hangs_is_ended_with_its_descendants(project):
 
 def test_a_child_that_floods_is_ended(project):
     """Output is bounded: memory of this process is not the child's to fill."""
-    app(
-        project,
-        "import os\nwhile True: os.write(2, b'x' * 65536); os.write(3, b'y' * 65536) if os.path.exists('/dev/fd/3') else 0",
-    )
+    app(project, "import os\nwhile True: os.write(2, b'x' * 65536); os.write(3, b'y' * 65536)")
 
     with pytest.raises(PolicyError, match="N-child"):
         run(
@@ -147,7 +146,6 @@ def test_the_allow_list_holds_nothing_of_ours():
 def _is_gone(pid):
     """Whether a process has ended; a zombie that nobody has waited for has."""
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True

@@ -6,40 +6,16 @@ A worker, a keeper and an operator never call this: what they must know of the c
 from __future__ import annotations
 
 import importlib
-import os
-import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benteng.errors import BentengError, PolicyError
+from benteng.ops.reference import check_reference
 from benteng.redact import error_text
 
 if TYPE_CHECKING:
     from benteng.app import Benteng
-
-REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-"""`module:attribute`; matched in full."""
-
-
-def check_reference(reference: str) -> str:
-    """Return a reference that has the right form. Raises PolicyError."""
-    if not reference:
-        raise PolicyError(
-            "N-app",
-            "no application is named",
-            fix='name it as module:attribute, or set app in benteng.toml ("jobs:app")',
-        )
-    if not REFERENCE.fullmatch(reference):
-        raise PolicyError("N-app", "an application is named as module:attribute", fix="for example jobs:app")
-    return reference
-
-
-def paths_of(root: Path) -> tuple[str, ...]:
-    """Return where an application's modules are looked for: its directory, then PYTHONPATH. Absolute."""
-    more = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return (str(root), *(str(Path(path).absolute()) for path in more))
 
 
 def load_app(reference: str, paths: Sequence[str]) -> Benteng:

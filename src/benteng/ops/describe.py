@@ -16,8 +16,8 @@ import msgspec
 
 from benteng import inert
 from benteng.errors import BentengError, DefinitionError, PolicyError, RuleError
-from benteng.ops.application import check_reference, load_app
 from benteng.ops.child import Ended, answer, run, shut_in
+from benteng.ops.reference import check_reference
 from benteng.policy import TypePolicy, parse_lock, render_lock
 from benteng.redact import error_text
 
@@ -82,6 +82,8 @@ def failure(error: BaseException) -> bytes:
 
 def child() -> None:
     """Be the child: print the lock file of one application, or why not."""
+    from benteng.ops.application import load_app
+
     inert.mark()
     stream = shut_in()
     try:

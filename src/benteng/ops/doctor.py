@@ -22,9 +22,9 @@ from benteng.config import Config, Environment
 from benteng.errors import BentengError
 from benteng.keyring import INSTALLATION_KEY_FILE, TRUST_FILE, load_installation_key, load_signing_key, load_trust
 from benteng.opening import PRODUCER_KEY, dsn_of
-from benteng.ops.application import paths_of
 from benteng.ops.describe import policies_of
 from benteng.ops.exits import Exit
+from benteng.ops.reference import paths_of
 from benteng.ops.why import records
 from benteng.policy import DAY_SECONDS, TypePolicy, differences, pending_for
 from benteng.redact import patterns

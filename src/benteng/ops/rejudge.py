@@ -25,9 +25,9 @@ from benteng.gate import load_facts
 from benteng.guard import CELL, SUPERVISOR, Case, Door, judge
 from benteng.job import Job
 from benteng.keyring import TrustRoots
-from benteng.ops.application import check_reference, load_app
 from benteng.ops.child import answer, run, shut_in
 from benteng.ops.describe import TEXT_CHARS_MAX, checked, failure
+from benteng.ops.reference import check_reference
 from benteng.policy import TypePolicy
 from benteng.redact import clean_line
 from benteng.store.contract import Operator
@@ -142,6 +142,8 @@ def _verdict(said: _Said) -> Verdict:
 
 def child() -> None:
     """Be the child: read a job and its policy, print what contract, security and semantic checks say."""
+    from benteng.ops.application import load_app
+
     inert.mark()
     stream = shut_in()
     try:

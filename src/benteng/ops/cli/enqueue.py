@@ -13,8 +13,8 @@ from benteng.lifecycle import State
 from benteng.ops.cli import JSON_WANTED
 from benteng.ops.cli.options import configuration
 from benteng.ops.exits import Exit, Fault, exit_of
-from benteng.ops.output import document, say, table, write
-from benteng.policy import PRIORITY_DEFAULT, PRIORITY_MAX, Tier
+from benteng.ops.output import document, table, write
+from benteng.policy import PRIORITY_DEFAULT, PRIORITY_MAX
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def command(ctx: click.Context, /, *, job_type: str, words: tuple[str, ...], sou
     ctx.meta[JSON_WANTED] = options["receipt_json"]
     app = _application(options["reference"])
     try:
-        spec = _spec(app, job_type, _payload(app, job_type, words, source), options)
+        spec = _spec(job_type, _payload(app, job_type, words, source), options)
         code = _dry_run(app, spec, options) if options["dry_run"] else _enqueue(app, spec, options)
     finally:
         app.close()
@@ -64,21 +64,18 @@ def command(ctx: click.Context, /, *, job_type: str, words: tuple[str, ...], sou
 
 
 def _application(reference: str) -> Benteng:
-    from benteng.ops.application import load_app, paths_of
+    from benteng.ops.application import load_app
+    from benteng.ops.reference import paths_of
 
     config = configuration()
     return load_app(reference or config.app, paths_of(config.root))
 
 
-def _spec(app: Benteng, job_type: str, payload: object, options: dict[str, Any]) -> JobSpec:
+def _spec(job_type: str, payload: object, options: dict[str, Any]) -> JobSpec:
     from benteng.gate import JobSpec
 
     names = ("actor", "request_id", "priority", "delay_seconds")
-    spec = JobSpec(job_type, payload, **{name: options[name] for name in names})
-    found = _find(app, job_type)
-    if not spec.actor and found is not None and found.policy.tier is not Tier.LOW:
-        say(f"{found.name} is {found.policy.tier}: such a job names its actor (--actor svc:NAME or user:NAME)")
-    return spec
+    return JobSpec(job_type, payload, **{name: options[name] for name in names})
 
 
 def _find(app: Benteng, job_type: str) -> JobType | None:

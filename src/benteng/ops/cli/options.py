@@ -72,7 +72,8 @@ def _as_text(event: str, /, **fields: object) -> None:
 
 
 def _as_json(event: str, /, **fields: object) -> None:
-    facts = {name: value if isinstance(value, int | float) else str(value) for name, value in fields.items()}
+    told = {name: value for name, value in fields.items() if value not in ("", None)}
+    facts = {name: value if isinstance(value, int | float) else str(value) for name, value in told.items()}
     say(msgspec.json.encode({"event": event} | facts).decode())
 
 

@@ -97,8 +97,8 @@ def check(ctx: click.Context, reference: str, *, as_json: bool) -> None:
 
 def of_code(config: Config, reference: str) -> dict[str, TypePolicy]:
     """Return what the code says, asked in a child."""
-    from benteng.ops.application import paths_of
     from benteng.ops.describe import policies_of
+    from benteng.ops.reference import paths_of
 
     return policies_of(reference or config.app, paths_of(config.root), variables_of(config))
 

@@ -55,8 +55,8 @@ def replay(opened: Operator, view: JobView, config: Config, reference: str, reas
 
     Raises Refused with the rule that refused it again, PolicyError, StoreUnavailable.
     """
-    from benteng.ops.application import paths_of
     from benteng.ops.cli.policy import variables_of
+    from benteng.ops.reference import paths_of
     from benteng.ops.rejudge import Code, rejudge
 
     code = Code(reference or config.app, paths_of(config.root), variables_of(config))

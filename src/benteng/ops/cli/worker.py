@@ -62,8 +62,8 @@ def command(
 def policies(config: Config, reference: str) -> dict[str, TypePolicy]:
     """Return the reviewed policies; in `dev` after locking and applying, aloud, what the code says."""
     from benteng.opening import settle_policies
-    from benteng.ops.application import check_reference
     from benteng.ops.cli.policy import of_code
+    from benteng.ops.reference import check_reference
 
     check_reference(reference)
     if config.environment is Environment.DEV:
@@ -100,8 +100,8 @@ def settings(
     """Return everything that the worker is started with."""
     from benteng.keyring import TRUST_FILE
     from benteng.opening import dsn_of
-    from benteng.ops.application import paths_of
     from benteng.ops.cli.options import teller
+    from benteng.ops.reference import paths_of
     from benteng.worker.launch import WorkerSettings
 
     trust = config.keys / TRUST_FILE

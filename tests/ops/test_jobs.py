@@ -1,0 +1,146 @@
+"""`benteng jobs` and `benteng kill`."""
+
+from __future__ import annotations
+
+import pytest
+
+from benteng.lifecycle import QuarantineReason
+
+CANARY = "canary-name"
+
+
+def test_a_list_goes_by_pages_and_never_shows_a_payload(project):
+    """Newest first; the cursor leads on; values that the contract does not mark are hidden."""
+    ids = [project.enqueue("greet", name=f"{CANARY}{n}") for n in range(3)]
+
+    first = project.call("jobs", "list", "--limit", "2", "--json").document
+    rest = project.call("jobs", "list", "--limit", "2", "--after", first["next"], "--json").document
+
+    assert ids[::-1] == [job["job"] for job in first["jobs"] + rest["jobs"]]
+    assert ("benteng.jobs/1", "") == (first["schema"], rest["next"])
+    assert CANARY not in project.call("jobs", "list", "--jsonl").out
+
+
+@pytest.mark.parametrize(
+    "words,matching",
+    [
+        (["--state", "ready"], 2),
+        (["--state", "running", "--state", "held"], 0),
+        (["--type", "bill@1"], 1),
+        (["--actor", "svc:test"], 2),
+        (["--actor", "svc:other"], 0),
+        (["--resource", "target:web-1"], 1),
+    ],
+    ids=lambda value: "" if isinstance(value, int) else " ".join(value),
+)
+def test_filters_are_the_stores(project, words, matching):
+    """Each filter narrows the list."""
+    project.enqueue("greet", name="a")
+    project.enqueue("bill", account="a", host="web-1")
+
+    assert matching == len(project.call("jobs", "list", "--json", *words).document["jobs"])
+
+
+def test_a_job_is_shown_without_payload_token_and_envelope(project):
+    """Also while it runs, when the lease has a secret."""
+    job_id = project.enqueue("greet", name=CANARY)
+    grant = project.claim("greet@1")
+
+    ended = project.call("jobs", "show", job_id, "--json")
+
+    assert "running" == ended.document["state"]
+    assert CANARY not in ended.out
+    assert grant.lease.token not in ended.out
+    assert grant.lease.token not in project.call("jobs", "show", job_id).out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["jobs", "show"], ["why"], ["quarantine", "show"], ["audit", "show"], ["jobs", "watch"]],
+    ids=" ".join,
+)
+def test_an_unknown_job_exits_4(project, words):
+    """Not found is not a fault."""
+    assert 4 == project.call(*words, "0190b8e0-0000-7000-8000-000000000000").code
+
+
+def test_cancelling_needs_a_reason_and_says_what_became_of_each(project):
+    """A waiting job is cancelled, a running one is asked, an unknown one is exit 4."""
+    running = project.enqueue("greet", name="a")
+    project.claim("greet@1")
+    waiting = project.enqueue("greet", name="b")
+
+    assert 2 == project.call("jobs", "cancel", waiting).code
+    assert 2 == project.call("jobs", "cancel", waiting, "--reason", " ").code
+    done = project.call("jobs", "cancel", waiting, running, "--reason", "stop", "--json")
+
+    assert {waiting: "cancelled", running: "running"} == {each["job"]: each["state"] for each in done.document["jobs"]}
+    assert 4 == project.call("jobs", "cancel", waiting, "--reason", "again").code
+
+
+def test_watch_ends_with_the_job(project):
+    """The last line is the end."""
+    job_id = project.quarantined("greet@1", QuarantineReason.PERMANENT, name="a")
+
+    assert ["quarantined"] == [line["state"] for line in project.call("jobs", "watch", job_id, "--jsonl").lines]
+
+
+def test_watch_gives_up_in_time(project):
+    """A job that stays ready ends the watch with 27."""
+    assert 27 == project.call("jobs", "watch", project.enqueue("greet", name="a"), "--timeout", "0.1").code
+
+
+def test_after_kill_no_job_starts(project):
+    """When the command has returned the switch is closed; opened again the job starts."""
+    job_id = project.enqueue("greet", name="a")
+
+    closed = project.call("kill", "greet", "--reason", "bad deploy", "--json")
+    stopped = project.claim("greet@1")
+    opened = project.call("kill", "--open", "greet", "--reason", "mended")
+    started = project.claim("greet@1")
+
+    assert (0, 0) == (closed.code, opened.code)
+    assert [("type", "greet@1", "halt")] == [(c["scope"], c["name"], c["mode"]) for c in closed.document["controls"]]
+    assert stopped is None
+    assert job_id == started.job.id
+
+
+def test_the_switches_are_listed_with_their_reasons(project):
+    """Who finds a closed switch learns why."""
+    project.enqueue("greet", name="a")
+    project.call("kill", "--pool", "default", "--mode", "hold", "--reason", "one")
+    project.call("kill", "--origin", "os:1", "--reason", "two")
+
+    listed = project.call("kill", "--list", "--json").document["controls"]
+
+    assert {("pool", "default", "hold", "one"), ("origin", "os:1", "halt", "two")} == {
+        tuple(c.values()) for c in listed
+    }
+
+
+@pytest.mark.parametrize(
+    "words,code",
+    [
+        (["gret", "--reason", "x"], 4),
+        (["--pool", "nothing", "--reason", "x"], 4),
+        (["--open", "greet", "--reason", "x"], 4),
+        (["greet"], 2),
+        (["--reason", "x"], 2),
+        (["greet", "--pool", "default", "--reason", "x"], 2),
+    ],
+    ids=["typo", "no-pool", "not-closed", "no-reason", "no-name", "two-names"],
+)
+def test_a_switch_that_would_stop_nothing_is_refused(project, words, code):
+    """A mistyped name never looks like a closed switch."""
+    project.enqueue("greet", name="a")
+
+    assert code == project.call("kill", *words).code
+    assert [] == project.call("kill", "--list", "--json").document["controls"]
+
+
+def test_kill_tells_how_many_jobs_go_on(project):
+    """The switch stops starts, not what runs."""
+    project.enqueue("greet", name="a")
+    project.claim("greet@1")
+
+    assert "1 running jobs of greet@1 go on" in project.call("kill", "greet", "--reason", "x").talk
