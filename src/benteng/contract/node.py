@@ -134,11 +134,6 @@ def _below(place: Place) -> Iterator[Place]:
         yield from _below(Place((*here.path, field.encoded), field.node, field, frozenset()))
 
 
-def holds(root: Node, form: Form) -> bool:
-    """Say whether any node of the contract has this form."""
-    return any(place.node.form is form for place in places(root))
-
-
 def is_artifact(node: Node) -> bool:
     """Say whether the node is an artifact reference."""
     return isinstance(node.type, type) and issubclass(node.type, Artifact)
