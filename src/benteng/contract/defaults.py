@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from benteng.contract.definition import broken
@@ -11,9 +9,6 @@ from benteng.contract.node import Field, Node, places
 from benteng.contract.parser import read
 from benteng.contract.struct_codec import StructCodec
 from benteng.errors import Malformed
-
-_MUTABLE: Final = (list, dict, set, bytearray)
-
 
 def check_defaults(root: Node) -> None:
     """Refuse computed, mutable and invalid defaults, in nested records too.
