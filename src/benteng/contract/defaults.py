@@ -10,6 +10,7 @@ from benteng.contract.parser import read
 from benteng.contract.struct_codec import StructCodec
 from benteng.errors import Malformed
 
+
 def check_defaults(root: Node) -> None:
     """Refuse computed, mutable and invalid defaults, in nested records too.
 
