@@ -212,6 +212,14 @@ SCENARIOS: dict[str, Scenario] = {
 """Every verb that writes. `turn` is settle and claim: see "turn"."""
 
 
+def _unneeded(_: Bench) -> list[Any]:
+    raise AssertionError("an opening needs no ledger before it")
+
+
+OPEN = Scenario("producer", _unneeded, [], lambda store, _: store.close())
+"""The opening itself: the trap is armed before the facet is opened. Not a verb, so that it is not in SCENARIOS."""
+
+
 def _turn(store: Consumer, arguments: Any) -> object:
     return store.turn(arguments[0], 2, ACCEPTS)
 
@@ -279,8 +287,8 @@ def main() -> None:
     warm = set[str]()
     for line in sys.stdin.buffer:
         recipe, address, name, arguments, kill_at = msgspec.json.decode(line)
-        facet = SCENARIOS[name].facet
-        if facet not in warm:  # open it once here, so that no child has to import the store
+        facet = _scenario(name).facet
+        if name != "open" and facet not in warm:  # open it once here, so that no child has to import the store
             getattr(opened(recipe, address), facet)().close()
             warm.add(facet)
         read, write = os.pipe()
@@ -299,15 +307,22 @@ def main() -> None:
 def _be_killed(ledger: Any, name: str, arguments: Any, kill_at: int, write: int) -> None:
     code = 1
     try:
-        code = _perform(ledger, SCENARIOS[name], arguments, kill_at, write)
+        code = _perform(ledger, name, arguments, kill_at, write)
     except BaseException:  # noqa: BLE001 - a forked child must never return into the nursery's loop
         traceback.print_exc()
     os._exit(code)
 
 
-def _perform(ledger: Any, scenario: Scenario, arguments: Any, kill_at: int, write: int) -> int:
+def _scenario(name: str) -> Scenario:
+    return OPEN if name == "open" else SCENARIOS[name]
+
+
+def _perform(ledger: Any, name: str, arguments: Any, kill_at: int, write: int) -> int:
+    scenario = _scenario(name)
     given = msgspec.convert(arguments, tuple[tuple(scenario.types)])  # type: ignore[misc] # built from data
     trap = ledger.trap(kill_at)
+    if name == "open":
+        trap.arm()
     store: Store = getattr(ledger, scenario.facet)()
     trap.arm()
     scenario.verb(store, given)
