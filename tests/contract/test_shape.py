@@ -26,7 +26,6 @@ from benteng.contract import (
     artifact_refs,
     extract_all_from_bytes,
     extract_from_bytes,
-    kind,
     resource_keys,
     shape_of,
 )
@@ -53,7 +52,7 @@ class Patch(Contract, rename={"target_group": "targetGroup"}):
     artifact: Artifact
     window: Window
     description: Annotated[Slug, Audited()] = "none"
-    hosts: Annotated[tuple[kind("host"), ...], Meta(max_length=9)] = ()  # pyright: ignore[reportInvalidTypeForm] - the factory
+    hosts: Annotated[tuple[Annotated[TargetId, Kind("host")], ...], Meta(max_length=9)] = ()
     steps: Annotated[tuple[Step | Pause, ...], Meta(max_length=9)] = ()
     spare: Artifact | None = None
     account: Annotated[int, Kind("account")] | None = None

@@ -22,10 +22,8 @@ from benteng.contract.types import (
     Slug,
     Target,
     TargetId,
-    Text,
     Waive,
     Window,
-    kind,
 )
 
 __all__ = [
@@ -46,13 +44,11 @@ __all__ = [
     "Slug",
     "Target",
     "TargetId",
-    "Text",
     "Waive",
     "Window",
     "artifact_refs",
     "extract_all_from_bytes",
     "extract_from_bytes",
-    "kind",
     "resource_keys",
     "shape_of",
 ]

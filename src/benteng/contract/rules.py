@@ -117,7 +117,7 @@ PAYLOAD_RULES: Final[dict[str, Rule]] = {
     "P-length": Rule(
         "A string longer than its limit",
         "Bounded work.",
-        "Shorten it, or declare Text(max) on the field",
+        "Shorten it, or declare Annotated[str, Meta(max_length=...)] on the field",
     ),
     "P-text": Rule(
         "NUL, control, bidi, zero-width or surrogate characters in a key or string",

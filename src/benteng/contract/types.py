@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, Final, Self, dataclass_transform
+from typing import Annotated, Final, Self, dataclass_transform
 
 import msgspec
 from msgspec import Meta
@@ -143,21 +143,3 @@ class Window(Contract):
     def __contains__(self, instant: datetime) -> bool:
         """Say whether `instant` lies in the window; the end does not."""
         return self.start <= instant < self.end
-
-
-def Text(max_length: int) -> Any:  # noqa: N802 - it stands where a type stands, so it is named like one
-    """Return the type of a string of at most `max_length` characters. It counts as free text: refused at HIGH.
-
-    Type checkers prefer the same thing written as `Annotated[str, msgspec.Meta(max_length=200)]`.
-    """
-    return Annotated[str, Meta(max_length=max_length)]
-
-
-def kind(name: str) -> Any:
-    """Return the type of a target id whose resource key is `<name>:<id>`.
-
-    Type checkers prefer the same thing written as `Annotated[TargetId, Kind("host")]`.
-
-    Raises DefinitionError: the name is no resource kind.
-    """
-    return Annotated[TargetId, Kind(name)]
