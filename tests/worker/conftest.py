@@ -11,15 +11,31 @@ from tests.worker.bed import APPS, Bed
 
 
 @pytest.fixture(scope="session")
-def registry():
-    """The registry of the app under test, as a producer sees it."""
-    spec = importlib.util.spec_from_file_location("jobs", APPS / "jobs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["jobs"] = module
-    spec.loader.exec_module(module)
-    return module.app.registry
+def app_registry():
+    """Load the registry of an app under test, as a producer sees it."""
+
+    def load(name):
+        if name not in sys.modules:
+            spec = importlib.util.spec_from_file_location(name, APPS / f"{name}.py")
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+        return sys.modules[name].app.registry
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def registry(app_registry):
+    """The registry of most tests."""
+    return app_registry("jobs")
+
+
+@pytest.fixture(scope="session")
+def hostile_registry(app_registry):
+    """The registry of the attacks."""
+    return app_registry("hostile")
 
 
 @pytest.fixture

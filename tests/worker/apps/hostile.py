@@ -1,0 +1,101 @@
+"""Handlers that break the rules of the wire: each writes to the cell's line what a cell may not say."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+import msgspec
+
+from benteng.app import Benteng
+from benteng.contract import Contract, Slug
+from benteng.policy import Effect, Tier
+
+app = Benteng()
+LINE = 3
+HEADER = struct.Struct(">BII")
+
+
+class Step(Contract):
+    name: Slug
+
+
+def frame(message: list[object], tail: bytes = b"", *, version: int = 1) -> bytes:
+    """Return any message as a frame."""
+    header = msgspec.msgpack.encode(message)
+    return HEADER.pack(version, len(header), len(tail)) + header + tail
+
+
+def ended(handle: int, how: str = "completed", **fields: object) -> list[object]:
+    """Return an end, with any values."""
+    values = {"text": "", "rule": "", "field": "", "fix": "", "after": None, "size": 0, "next": []} | fields
+    return ["Ended", handle, how, *values.values()]
+
+
+def own_handle() -> int:
+    """Return this attempt's handle: its scratch directory is named by it."""
+    return int(Path.cwd().name)
+
+
+def hostile(name: str) -> bytes:
+    """Return the bytes of one attack."""
+    me = own_handle()
+    attacks = {
+        "length": HEADER.pack(1, 0xFFFFFFFF, 0xFFFFFFFF),
+        "version": frame(["Log", me, "x"], version=2),
+        "garbage": b"\x01\x00\x00\x00\x05\x00\x00\x00\x00hello",
+        "zygote": frame(["Spawned", 1, 1]),
+        "hello": frame(["Hello", ["group"]]),
+        "grants": frame(["Grants", []]),
+        "foreign": frame(ended(me + 1000)),
+        "started": frame(["Started", [me]]),
+        "unstarted": frame(ended(me, "refused")),
+        "extra": frame([*ended(me), "more"]),
+        "sizes": frame(ended(me, size=5), b"abc"),
+        "result": frame(ended(me, size=100_000), b"1" * 100_000),
+        "failed-result": frame(ended(me, "permanent", size=1), b"1"),
+        "successor": frame(ended(me, size=4, next=[["greet@1", 2]]), b"null{}"),
+        "nan": frame(ended(me, "retry", after=float("nan"))),
+        "inf": frame(ended(me, "snoozed", after=float("inf"))),
+        "negative": frame(ended(me, "retry", after=-1.0)),
+        "tail": frame(["Log", me, "x"], b"tail"),
+        "deep": HEADER.pack(1, 200_000, 0) + b"\x91" * 200_000,
+        "flood": frame(["Log", me, "x" * 8000]) * 40,
+        "strays": frame(["Log", me + 1000, "x"]) * 2000,
+        "progress": frame(["Progress", me, "x"]) * 20_000,
+    }
+    return attacks[name]
+
+
+@app.job(
+    "hostile@1",
+    tier=Tier.MEDIUM,
+    effect=Effect.REPEATABLE,
+    operation=("name",),
+    resources=None,
+    attempts_max=1,
+    crashes_max=1,
+    lease_seconds=5.0,
+)
+def attack(step: Step) -> str:
+    """Attack, and then behave as if nothing had been."""
+    if step.name == "truncated":
+        os.write(LINE, HEADER.pack(1, 1000, 0) + b"begin")
+        os._exit(0)
+    if step.name == "descriptors":
+        line = socket.socket(fileno=os.dup(LINE))
+        for _ in range(100):
+            socket.send_fds(line, [frame(["Log", own_handle(), "x"])], [0, 1, 2])
+        return "sent"
+    data = hostile(step.name)
+    while data:
+        data = data[os.write(LINE, data) :]
+    return "survived"
+
+
+@app.job("good@1", lease_seconds=5.0)
+def good(name: str) -> str:
+    """Do what one should."""
+    return name

@@ -1,0 +1,153 @@
+"""What zygote and cells have: seen from outside, through /proc, while a handler runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from benteng.worker.sandbox import basic, null
+from tests.worker.bed import field, gone
+
+CANARY = "canary-7f3a9c"
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory, registry):
+    """A worker with credentials in its environment, and the pids of its zygote and of a cell with a running handler."""
+    from tests.worker.bed import Bed
+
+    bed = Bed(tmp_path_factory.mktemp("isolation"), registry)
+    worker = bed.worker(environ={"BENTENG_DSN": bed.dsn, "AWS_SECRET_ACCESS_KEY": CANARY, "REGION": "id"})
+    zygote = worker.zygote()
+    job = bed.enqueue("look@1", name="a")
+    cell = int(field(bed.effect("look"), "pid"))
+    yield bed, {"zygote": zygote, "cell": cell}, job
+    bed.go()
+    bed.ended(job)
+    bed.close()
+
+
+@pytest.mark.parametrize("who", ["zygote", "cell"])
+@pytest.mark.parametrize("what", ["environ", "cmdline", "maps"])
+def test_nothing_names_the_store(seen, who, what):
+    """Neither environment, arguments nor mapped files know where the store is, or a credential (cases.md C102)."""
+    bed, pids, _ = seen
+
+    text = Path(f"/proc/{pids[who]}/{what}").read_bytes().decode("utf-8", "replace")
+
+    assert str(bed.path.parent) not in text
+    assert CANARY not in text
+    assert "BENTENG_" not in text
+
+
+@pytest.mark.parametrize("who", ["zygote", "cell"])
+def test_no_descriptor_leads_to_the_store(seen, who):
+    """A cell has its line and nothing else; a zygote its control line and a pipe."""
+    bed, pids, _ = seen
+    folder = f"/proc/{pids[who]}/fd"
+
+    found = {int(name): os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+
+    allowed = ("/dev/null", "socket:", "pipe:", "anon_inode:")
+    assert all(target.startswith(allowed) for target in found.values()), found
+    if who == "cell":
+        assert {0, 1, 2, 3} >= {n for n, target in found.items() if not target.startswith(("pipe:", "anon_inode:"))} - {
+            n for n, target in found.items() if target.startswith("/proc")
+        }
+        assert 1 == sum(1 for target in found.values() if target.startswith("socket:"))
+
+
+def test_only_listed_variables_arrive(seen):
+    """PATH and the pool's list, HOME and TMPDIR as scratch; no variable of ours, none that was not named."""
+    _, pids, _ = seen
+
+    names = {line.partition("=")[0] for line in Path(f"/proc/{pids['zygote']}/environ").read_text().split("\0") if line}
+
+    assert names <= {"PATH", "LANG", "LC_ALL", "TZ", "HOME", "TMPDIR", "EFFECTS", "LC_CTYPE"}
+
+
+def test_the_kernel_confirms_the_bounds(seen):
+    """No new privileges, no core, bounded files and memory, an own group."""
+    _, pids, _ = seen
+    pid = pids["cell"]
+
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    limits = Path(f"/proc/{pid}/limits").read_text()
+
+    assert "1" == status["NoNewPrivs"]
+    assert "0077" == status["Umask"]
+    assert pid == os.getpgid(pid) == os.getsid(pid)
+    bounds = {line[:26].strip(): line[26:].split() for line in limits.splitlines()}
+    assert ["0", "0"] == bounds["Max core file size"][:2]
+    assert "unlimited" not in bounds["Max address space"]
+    assert int(bounds["Max open files"][1]) <= 4096
+
+
+def test_the_scratch_directory_is_private(seen):
+    """0700, below the worker's own root."""
+    bed, pids, _ = seen
+
+    here = Path(os.readlink(f"/proc/{pids['cell']}/cwd"))
+
+    assert here.is_relative_to(bed.root / "scratch")
+    assert 0o700 == stat.S_IMODE(here.stat().st_mode)
+
+
+def test_the_supervisor_never_imported_the_app(seen):
+    """The process that holds the credential has not even opened the module's file."""
+    bed, _, _ = seen
+    worker = bed.workers[0]
+
+    said = json.dumps(worker.events)
+
+    assert "ready" in said
+    assert "jobs.py" not in Path(f"/proc/{worker.pid}/maps").read_text()
+    assert not gone(worker.pid)
+
+
+def test_each_layer_is_tried_for_real():
+    """`probe` says what holds after trying it in throw-away processes; here everything does."""
+    assert {"group", "descriptors", "rlimits", "no_new_privs", "parent"} == set(basic.probe())
+    assert () == null.probe()
+
+
+@pytest.mark.parametrize("layer", sorted(basic.TRIALS))
+def test_a_layer_that_does_not_hold_is_not_reported(monkeypatch, layer):
+    """A trial that fails, or raises, is no layer."""
+
+    def broken():
+        raise OSError
+
+    monkeypatch.setitem(basic.TRIALS, layer, broken)
+
+    assert layer not in basic.probe()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else: run this as root too")
+def test_a_zygote_becomes_the_user_of_its_pool(tmp_path):
+    """After that the store's file cannot be read, and there is no way back."""
+    from benteng.worker import wire
+    from benteng.worker.pool import Start
+    from benteng.worker.zygote import _become
+
+    secret = tmp_path / "store"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            _become(wire.Configure(1, "a:b", (), "/", Start.FORK, "", 61_234, 61_234))
+            ids = (*os.getresuid(), *os.getresgid(), *os.getgroups())
+            try:
+                secret.read_text()
+            except PermissionError:
+                code = 0 if set(ids) == {61_234} else 2
+        finally:
+            os._exit(code)
+
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

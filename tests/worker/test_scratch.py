@@ -1,0 +1,97 @@
+"""Scratch directories: private, and deleted whatever a handler left in them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from benteng.worker.scratch import Scratch
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    """A scratch root."""
+    made = Scratch(tmp_path)
+    yield made
+    if made.root.exists():
+        made.close()
+
+
+def sweep_all(scratch):
+    for _ in range(10_000):
+        if not scratch.dirty:
+            return
+        scratch.sweep()
+    raise AssertionError("never clean")
+
+
+def test_a_cell_directory_is_private(scratch):
+    """Mode 0700, below the root."""
+    path = scratch.make(1)
+
+    assert 0o700 == stat.S_IMODE(path.stat().st_mode)
+    assert scratch.root == path.parent
+
+
+def test_links_are_removed_and_not_followed(scratch, tmp_path):
+    """Neither a link in the directory nor the directory replaced by one leads out of it."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("precious")
+    first, second = scratch.make(1), scratch.make(2)
+    (first / "dir").symlink_to(victim)
+    (first / "file").symlink_to(victim / "file")
+    second.rmdir()
+    second.symlink_to(victim)
+
+    scratch.drop(first)
+    scratch.drop(second)
+    sweep_all(scratch)
+
+    assert "precious" == (victim / "file").read_text()
+    assert [] == list(scratch.root.iterdir())
+
+
+def test_depth_and_modes_do_not_stop_it(scratch):
+    """A very deep tree and directories without any permission go like everything else."""
+    path = scratch.make(1)
+    here = os.open(path, os.O_RDONLY)
+    for _ in range(2_000):
+        os.mkdir("d", dir_fd=here)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(here)
+    (path / "locked").mkdir()
+    (path / "locked" / "file").touch()
+    (path / "locked").chmod(0)
+
+    scratch.drop(path)
+    sweep_all(scratch)
+
+    assert [] == list(scratch.root.iterdir())
+
+
+def test_one_sweep_is_bounded(scratch):
+    """A directory with many files does not hold up the loop: each sweep deletes a piece."""
+    path = scratch.make(1)
+    for number in range(100):
+        (path / str(number)).touch()
+    scratch.drop(path)
+
+    scratch.sweep(30)
+
+    assert 70 == sum(len(files) for _, _, files in os.walk(scratch.root))
+    assert scratch.dirty
+
+
+def test_the_root_goes_with_the_worker(scratch):
+    """What was not dropped yet is deleted too."""
+    (scratch.make(1) / "file").touch()
+
+    scratch.close()
+
+    assert not Path(scratch.root).exists()

@@ -1,0 +1,147 @@
+"""Frames: whole, in pieces, too large, and in the wrong place."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from benteng.policy import LIMITS, Tier
+from benteng.worker import wire
+from benteng.worker.pool import Kind
+from benteng.worker.wire import Inbox, Line
+
+
+@pytest.fixture
+def pair():
+    """Two ends of a line; the second one does not block."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    yield here, there
+    here.close()
+    there.close()
+
+
+def work(handle, payload):
+    return wire.Work(handle, "greet@1", 7, 1, "op", "digest", 30.0, len(payload)), payload
+
+
+def received(inbox, sock):
+    found = []
+    while True:
+        try:
+            inbox.fill(sock)
+        except BlockingIOError:
+            return found
+        found.extend(inbox.messages())
+
+
+def test_a_message_arrives_as_it_was_sent(pair):
+    """Header and tail come out as they went in, also when the bytes arrive one by one."""
+    here, there = pair
+    inbox = Inbox(Line.TO_CELL)
+    found = []
+
+    for byte in wire.grant_frames([work(1, b"payload")])[0]:
+        here.send(bytes([byte]))
+        inbox.fill(there)
+        found.extend(inbox.messages())
+
+    assert [(wire.Grants((work(1, b"payload")[0],)), b"payload")] == found
+
+
+def test_the_largest_attempt_fits_alone_and_batches_are_split(pair):
+    """One frame never exceeds the cap: only one attempt must fit, the others go into the next (C3)."""
+    works = [work(n, b"x" * 65_536) for n in range(8)]
+
+    frames = wire.grant_frames(works)
+
+    assert len(frames) > 1
+    assert all(len(each) <= wire.PREFIX.size + wire.FRAME_BYTES_MAX for each in frames)
+    inbox = Inbox(Line.TO_CELL)
+    for each in frames:
+        inbox.accept(each)
+        handles = [w.handle for message, _ in inbox.messages() for w in message.works]
+        assert handles
+
+
+def test_a_reader_that_stops_has_had_what_it_took(pair):
+    """A frame that was handed out does not come again."""
+    here, there = pair
+    here.send(wire.frame(wire.Stop(1)) + wire.frame(wire.Stop(2)))
+    inbox = Inbox(Line.TO_CELL)
+    inbox.fill(there)
+
+    first = next(iter(inbox.messages()))
+
+    assert wire.Stop(1) == first[0]
+    assert [(wire.Stop(2), b"")] == list(inbox.messages())
+
+
+@pytest.mark.parametrize("line", list(Line))
+def test_only_what_is_permitted_decodes(line):
+    """Each message is refused on every line whose row in PERMITTED does not have it."""
+    samples = [
+        wire.Grants(()),
+        wire.Stop(1),
+        wire.Hello(()),
+        wire.Started((1,)),
+        wire.Ended(1, wire.How.COMPLETED),
+        wire.Progress(1, "x"),
+        wire.Log(1, "x"),
+        wire.Spawn(1, Kind.WIDE, 1, "/x", LIMITS[Tier.LOW]),
+        wire.Guard(()),
+        wire.End(1),
+        wire.Ready(),
+        wire.Refuse("r", "t"),
+        wire.Spawned(1, 2),
+        wire.Exited(1, 0, guarded=False),
+    ]
+    for message in samples:
+        inbox = Inbox(line)
+        inbox.accept(wire.frame(message))
+        if type(message) in wire.PERMITTED[line]:
+            assert message == next(inbox.messages())[0]
+        else:
+            with pytest.raises(wire.ProtocolError):
+                list(inbox.messages())
+
+
+def test_every_message_is_permitted_somewhere():
+    """No message exists that nobody may say."""
+    known = {message for messages in wire.PERMITTED.values() for message in messages}
+
+    assert set(wire._Message.__subclasses__()) - known == {wire.Work, wire.Next}
+
+
+def test_a_line_changes_with_its_state(pair):
+    """The table is asked anew for each message: a greeting opens the line for the rest of the same bytes."""
+    here, there = pair
+    here.send(wire.frame(wire.Hello(())) + wire.frame(wire.Started((1,))))
+    inbox = Inbox(Line.CELL_BORN)
+    inbox.fill(there)
+    found = []
+
+    for message, _ in inbox.messages():
+        found.append(message)
+        inbox.line = Line.CELL_READY
+
+    assert [wire.Hello(()), wire.Started((1,))] == found
+
+
+def test_an_outbox_sends_what_fits_and_keeps_the_rest(pair):
+    """Nothing blocks; the bytes arrive whole and in order."""
+    here, there = pair
+    here.setblocking(False)
+    outbox = wire.Outbox()
+    frames = [wire.frame(wire.Log(n, "x" * 8000)) for n in range(200)]
+    for each in frames:
+        outbox.put(each)
+    inbox, found = Inbox(Line.CELL_READY), []
+
+    while outbox:
+        outbox.flush(here)
+        found.extend(received(inbox, there))
+
+    assert list(range(200)) == [message.handle for message, _ in found]
+    assert 0 == outbox.bytes
