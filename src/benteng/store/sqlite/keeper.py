@@ -26,6 +26,7 @@ _LEAD = statements("lead")
 _RECLAIM = statements("reclaim")
 _STAGE = statements("stage")
 _PURGE = statements("purge")
+TALLY_MINUTES = 7 * 24 * 60
 
 
 class SqliteKeeper(Ledger):
@@ -71,6 +72,7 @@ class SqliteKeeper(Ledger):
             asked = {"now": tx.now, "limit": min(n, BATCH_MAX)}
             results = tx.run(_PURGE["results"], asked)
             operations = tx.run(_PURGE["operations"], asked | {"limit": asked["limit"] - results})
+            tx.run(_PURGE["tallies"], {"minute": tx.now // (60 * SECOND) - TALLY_MINUTES})
             if results or operations:
                 tx.note(Event.PURGED, detail=f"{results} results and {operations} operations past their retention")
             return results + operations

@@ -49,6 +49,7 @@ RIGHTS: Mapping[Facet, Mapping[str, frozenset[str]]] = MappingProxyType(
             "quarantine": _ADD,
             "control": _PUT,
             "leader": _PUT,
+            "tally": _MOVE,
             "job_resource": frozenset({READ, DELETE}),  # with the operation that is purged
         },
         Facet.OPERATOR: {

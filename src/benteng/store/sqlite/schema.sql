@@ -110,13 +110,12 @@ create table job (
   check ((state = 'running') = (lease_until is not null)),
   check (state <> 'blocked' or waits_for is not null)
 ) strict;
-create index job_ready on job (type, priority, due_at, seq, origin) where state = 'ready';
+create index job_ready on job (type, priority, due_at, seq, origin, state) where state = 'ready';
 create index job_due on job (due_at) where state = 'scheduled';
 create index job_lease on job (lease_until) where state = 'running';
 create index job_expires on job (expires_at) where expires_at > 0 and state <> 'running';
 create index job_waits on job (waits_for, state, priority, due_at, seq) where waits_for is not null;
 create index job_origin on job (origin);
-create index job_state on job (state, seq);
 
 create table job_resource (                     -- which jobs ever named a resource: for people
   key text not null,

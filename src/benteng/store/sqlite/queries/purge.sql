@@ -1,6 +1,7 @@
 -- purge.sql: what may be forgotten.
 --
--- Promise   only results past their retention and completed operations past theirs; HIGH has none (null).
+-- Promise   only results past their retention and completed operations past theirs; HIGH has none (null). Tallies
+--           whose sum was told go after a week: no breaker looks back so far.
 
 -- name: results
 update operation
@@ -21,3 +22,8 @@ where seq in (
     and state = 'completed'
   order by keep_until
   limit :limit);
+
+-- name: tallies
+delete from tally
+where minute < :minute
+  and aggregated = reported;

@@ -12,7 +12,7 @@ returning count, aggregated;
 
 -- name: untold
 select minute, origin, type, rule, aggregated - reported as more
-from tally
+from tally indexed by tally_open
 where aggregated > reported
   and minute < :minute
 order by minute
