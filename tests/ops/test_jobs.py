@@ -87,7 +87,10 @@ def test_watch_ends_with_the_job(project):
 
 def test_watch_gives_up_in_time(project):
     """A job that stays ready ends the watch with 27."""
-    assert 27 == project.call("jobs", "watch", project.enqueue("greet", name="a"), "--timeout", "0.1").code
+    ended = project.call("jobs", "watch", project.enqueue("greet", name="a"), "--timeout", "0.1", "--jsonl")
+
+    assert 27 == ended.code
+    assert ["benteng.job/1", "benteng.error/1"] == [line["schema"] for line in ended.lines]
 
 
 def test_after_kill_no_job_starts(project):

@@ -15,7 +15,7 @@ FORGED = 'bad\r\n{"level":"info"}\x1b[31m\u202e'
 
 def test_a_report_is_one_line_with_rule_field_reason_and_fix(capsys):
     """Everything a person needs, on one line of stderr; nothing on stdout."""
-    output.report(Refused("G-size", "too large", field="name", fix="use an artifact"), Exit.REFUSED, as_json=False)
+    output.report(Refused("G-size", "too large", field="name", fix="use an artifact"), Exit.REFUSED)
 
     said = capsys.readouterr()
     assert "error: name: too large [G-size]. Fix: use an artifact\n" == said.err
@@ -24,7 +24,7 @@ def test_a_report_is_one_line_with_rule_field_reason_and_fix(capsys):
 
 def test_a_report_in_json_names_the_exit_code(capsys):
     """Scripts read the same facts."""
-    output.report(Refused("G-size", "too large", field="name"), Exit.REFUSED, as_json=True)
+    output.report(Refused("G-size", "too large", field="name"), Exit.REFUSED, output.Form.DOCUMENT)
 
     assert {
         "schema": "benteng.error/1",
@@ -38,14 +38,14 @@ def test_a_report_in_json_names_the_exit_code(capsys):
 
 def test_an_unforeseen_error_shows_no_words_of_its_own(capsys):
     """They may hold a payload's value."""
-    output.report(KeyError("canary-value"), Exit.INTERNAL, as_json=False)
+    output.report(KeyError("canary-value"), Exit.INTERNAL)
 
     assert "canary" not in capsys.readouterr().err
 
 
 def test_a_password_in_an_address_is_masked(capsys):
     """Also in an error that somebody else wrote."""
-    output.report(Refused("S-dsn", "postgresql://u:canary@db/x fails"), Exit.REFUSED, as_json=True)
+    output.report(Refused("S-dsn", "postgresql://u:canary@db/x fails"), Exit.REFUSED, output.Form.DOCUMENT)
 
     said = capsys.readouterr()
     assert "canary" not in said.err + said.out
@@ -59,7 +59,7 @@ def test_a_password_in_an_address_is_masked(capsys):
         lambda: output.table(["x"], [[FORGED]]),
         lambda: output.json_line("x", {"a": [FORGED], FORGED: 1}),
         lambda: output.document("x", {"a": {"b": FORGED}}),
-        lambda: output.report(Refused("X-x", FORGED, field=FORGED, fix=FORGED), Exit.REFUSED, as_json=True),
+        lambda: output.report(Refused("X-x", FORGED, field=FORGED, fix=FORGED), Exit.REFUSED, output.Form.DOCUMENT),
     ],
     ids=["say", "write", "table", "json_line", "document", "report"],
 )

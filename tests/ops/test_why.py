@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -33,10 +33,10 @@ def view(state=State.READY, *, events=(), tier=Tier.LOW, **changes):
         origin="os:1000",
         refs=Refs(resources=("host:web-7",)),
     )
-    counts = {"attempts": 0, "crashes": 0, "handbacks": 0, "snoozes": 0, "starts": 0}
-    times = {"admitted_at": NOW - 600 * SECOND, "available_at": 0, "finished_at": 0, "now": NOW}
-    start = JobView(job=job, state=state, **counts, **times, pool="default", worker_seen_at=NOW - SECOND)
-    return replace(start, **{"audit": tuple(map(row, events))} | changes)
+    facts: dict[str, Any] = dict.fromkeys(["attempts", "crashes", "handbacks", "snoozes", "starts"], 0)
+    facts |= {"admitted_at": NOW - 600 * SECOND, "available_at": 0, "finished_at": 0, "now": NOW}
+    facts |= {"pool": "default", "worker_seen_at": NOW - SECOND, "audit": tuple(map(row, events))}
+    return JobView(job=job, state=state, **facts | changes)
 
 
 def row(event):

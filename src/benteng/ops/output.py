@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import cast
 
 import click
@@ -59,11 +60,24 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-def report(error: BaseException, code: Exit, *, as_json: bool) -> None:
+class Form(StrEnum):
+    """What stdout was asked to hold. lines: one JSON document a line."""
+
+    TEXT = "text"
+    DOCUMENT = "document"
+    LINES = "lines"
+
+
+def report(error: BaseException, code: Exit, form: Form = Form.TEXT) -> None:
     """Say what went wrong in one line on stderr; on stdout too, as a document, when JSON was asked for."""
     facts = _facts(error, code)
-    if as_json:
-        document("error", facts)
+    match form:
+        case Form.DOCUMENT:
+            document("error", facts)
+        case Form.LINES:
+            json_line("error", facts)
+        case Form.TEXT:
+            pass
     place = f"{facts['field']}: " if facts["field"] else ""
     rule = f" [{facts['rule']}]" if facts["rule"] else ""
     fix = f". Fix: {facts['fix']}" if facts["fix"] else ""

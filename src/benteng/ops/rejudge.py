@@ -3,7 +3,8 @@
 This process holds a credential: it judges what needs none of the user's code (signature, references, approval,
 access, switches). The child (bounded, without credential, inert) imports the application, parses strictly, runs the
 type's evidence loaders and judges the rest. Only when both admit may the job be replayed (DESIGN promise 7).
-Trust: neither the stored row nor the child's answer; what cannot be read is a refusal.
+Trust: neither the stored row nor the child's answer; what cannot be read is a refusal. Who controls the application's
+code controls its own half of the verdict, as in a cell, and never the other half.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ COMMANDS: dict[str, str] = {
 }
 """What the overview says of each subcommand, which is `command` in the module of its name below this package."""
 
-JSON_WANTED = "benteng.json"
-"""Key in click's shared `ctx.meta`: the command was asked for JSON."""
+FORM = "benteng.form"
+"""Key in click's shared `ctx.meta`: the `output.Form` that the command was asked for."""
 
 
 class Overview(click.Group):
@@ -92,10 +92,10 @@ def main() -> None:
 
 def _end(ctx: click.Context, error: BaseException) -> NoReturn:
     from benteng.ops.exits import exit_of
-    from benteng.ops.output import report
+    from benteng.ops.output import Form, report
 
     if os.environ.get("BENTENG_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
     code = exit_of(error)
-    report(error, code, as_json=bool(ctx.meta.get(JSON_WANTED)))
+    report(error, code, ctx.meta.get(FORM, Form.TEXT))
     ctx.exit(int(code))

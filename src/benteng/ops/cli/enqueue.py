@@ -10,10 +10,10 @@ import click
 import msgspec
 
 from benteng.lifecycle import State
-from benteng.ops.cli import JSON_WANTED
+from benteng.ops.cli import FORM
 from benteng.ops.cli.options import configuration
 from benteng.ops.exits import Exit, Fault, exit_of
-from benteng.ops.output import document, table, write
+from benteng.ops.output import Form, document, table, write
 from benteng.policy import PRIORITY_DEFAULT, PRIORITY_MAX
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 
@@ -53,7 +53,7 @@ def command(ctx: click.Context, /, *, job_type: str, words: tuple[str, ...], sou
     FIELD=VALUE words are typed by the contract; dots nest: artifact.id=patch-7. Anything else comes with --json.
     Secrets never belong into a payload, and never on a command line.
     """
-    ctx.meta[JSON_WANTED] = options["receipt_json"]
+    ctx.meta[FORM] = Form.DOCUMENT if options["receipt_json"] else Form.TEXT
     app = _application(options["reference"])
     try:
         spec = _spec(job_type, _payload(app, job_type, words, source), options)

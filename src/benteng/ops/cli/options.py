@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from benteng.errors import PolicyError, Refused
-from benteng.ops.cli import JSON_WANTED
+from benteng.ops.cli import FORM
 from benteng.ops.exits import Exit, Fault
-from benteng.ops.output import say
+from benteng.ops.output import Form, say
 
 if TYPE_CHECKING:
     from benteng.config import Config
@@ -22,22 +22,28 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _remember(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
-    if value:
-        ctx.meta[JSON_WANTED] = True
-    return value
-
-
 def json_option(command: F) -> F:
     """Give a command `--json`: one document, also for its error."""
     said = "Write one JSON document."
-    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_remember, help=said)(command)
+    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_document, help=said)(command)
 
 
 def json_lines_option(command: F) -> F:
     """Give a command `--jsonl`: one document a line."""
     said = "Write one JSON document a line."
-    return click.option("--jsonl", "as_lines", is_flag=True, is_eager=True, callback=_remember, help=said)(command)
+    return click.option("--jsonl", "as_lines", is_flag=True, is_eager=True, callback=_lines, help=said)(command)
+
+
+def _document(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
+    if value:
+        ctx.meta[FORM] = Form.DOCUMENT
+    return value
+
+
+def _lines(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
+    if value:
+        ctx.meta[FORM] = Form.LINES
+    return value
 
 
 def reason_option(command: F) -> F:

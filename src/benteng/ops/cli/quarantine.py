@@ -88,14 +88,17 @@ def discard(jobs: tuple[str, ...], reason: str, *, free: bool, as_json: bool) ->
 
 @command.command
 @click.argument("job")
-@click.option("--happened/--not-happened", "happened", default=None, required=True, help="Whether its effect is there.")
+@click.option("--happened", is_flag=True, help="Its effect is there.")
+@click.option("--not-happened", is_flag=True, help="Its effect is not there.")
 @reason_option
 @json_option
-def resolve(job: str, reason: str, *, happened: bool, as_json: bool) -> None:
+def resolve(job: str, reason: str, *, happened: bool, not_happened: bool, as_json: bool) -> None:
     """Say whether the effect of an uncertain JOB happened: completed, or discarded with its operation freed.
 
     Look at the system that the job acts on first: nobody else can.
     """
+    if happened is not_happened:  # two flags and no default: saying nothing must never free an operation
+        raise Fault(Exit.USAGE, "say whether it happened", fix="give one of --happened and --not-happened")
     with operator() as opened, rules():
         found(opened, job)
         done = opened.resolve(job, happened=happened, reason=reason)

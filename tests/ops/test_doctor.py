@@ -1,0 +1,145 @@
+"""`benteng doctor`."""
+
+from __future__ import annotations
+
+import pytest
+
+from benteng.audit import AuditRecord, Event
+from benteng.clock import SECOND
+from benteng.config import load
+from benteng.ops.doctor import CHECKS, Finding, Level, examine, exit_for, observed
+from benteng.ops.exits import Exit
+
+
+def levels(project, check):
+    """The levels and texts of one check's findings."""
+    found = project.call("doctor", "--json").document["findings"]
+    return [(each["level"], each["text"]) for each in found if each["check"] == check]
+
+
+@pytest.mark.parametrize(
+    "found,code",
+    [
+        ([], Exit.OK),
+        ([Level.OK, Level.NOTE], Exit.OK),
+        ([Level.NOTE, Level.WARNING], Exit.WARNINGS),
+        ([Level.WARNING, Level.ERROR], Exit.FAILED),
+    ],
+    ids=["none", "notes", "warnings", "errors"],
+)
+def test_the_worst_finding_decides(found, code):
+    """0, 3 for warnings only, 1 for an error."""
+    assert code is exit_for([Finding("x", level, "") for level in found])
+
+
+def test_a_dev_installation_has_warnings_and_no_error(project):
+    """What dev does without is said, and the exit code tells it from an error."""
+    project.call("init", "--keys")
+    project.call("policy", "lock")
+    project.call("policy", "apply")
+
+    ended = project.call("doctor", "--json")
+
+    assert 3 == ended.code
+    assert [] == [each for each in ended.document["findings"] if each["level"] == "error"]
+    assert [("ok", "benteng.lock has 4 types, as the code has")] == levels(project, "lock")
+    assert any("access *, *, *" in text for _, text in levels(project, "store"))
+    assert any("high: this version does not have quorum" in text for _, text in levels(project, "floors"))
+
+
+def test_what_only_warns_in_dev_is_an_error_in_prod(project):
+    """Pending floors: prod refuses those tiers, and says so before a worker does."""
+    project.call("policy", "lock")
+    (project.root / "benteng.toml").write_text('app = "jobs:app"\nenvironment = "prod"\n')
+
+    assert {"error"} == {level for level, _ in levels(project, "floors")}
+    assert 1 == project.call("doctor").code
+
+
+def test_missing_keys_are_an_error_only_if_something_must_be_signed(project):
+    """HIGH types are signed."""
+    unlocked = levels(project, "keys")
+    project.call("policy", "lock")
+
+    assert ["note"] == [level for level, _ in unlocked]
+    assert ["error"] == [level for level, _ in levels(project, "keys")]
+
+
+def test_a_key_that_others_can_read_is_an_error(project):
+    """And the message says which file."""
+    project.call("init", "--keys")
+    (project.root / ".benteng/producer.key").chmod(0o644)
+
+    ((level, text),) = levels(project, "keys")
+
+    assert "error" == level
+    assert "producer.key" in text
+
+
+def test_code_that_differs_is_named(project):
+    """Each differing type and field is a finding."""
+    project.call("policy", "lock")
+    jobs = project.root / "jobs.py"
+    jobs.write_text(jobs.read_text().replace('"charge@1"', '"charge@2"'))
+
+    assert [
+        ("warning", "lock file -> code: charge@1: removed"),
+        ("warning", "lock file -> code: charge@2: added (medium)"),
+    ] == levels(project, "lock")
+
+
+def test_one_broken_part_does_not_hide_the_others(project):
+    """A lock file that cannot be read, code that cannot be imported, a store that is damaged: each is one error."""
+    (project.root / "jobs.py").write_text("raise RuntimeError('boom')")
+    store = project.root.parent / "state/benteng"
+    store.mkdir(parents=True, mode=0o700)
+    (store / "benteng.db").write_bytes(b"no database" * 100)
+    (store / "benteng.db").chmod(0o600)
+
+    ended = project.call("doctor", "--json")
+
+    checks = {each["check"] for each in ended.document["findings"]}
+    errors = {each["check"] for each in ended.document["findings"] if each["level"] == "error"}
+    assert 1 == ended.code
+    assert {"lock", "store", "runs"} <= errors
+    assert {"python", "environment", "cells"} <= checks
+
+
+def test_a_check_that_fails_is_a_finding(project, monkeypatch):
+    """Never a traceback, never silence; and no words of the error, which may hold a value."""
+    monkeypatch.setitem(CHECKS, "versions", lambda _: [][len("canary")])
+
+    (found,) = [each for each in examine(load()) if each.check == "versions"]
+
+    assert (Level.ERROR, "the check itself failed (IndexError)") == (found.level, found.text)
+
+
+def test_a_password_in_the_environment_is_told_and_not_shown(project, monkeypatch):
+    """Secrets belong into a file that only its owner reads."""
+    monkeypatch.setenv("BENTENG_DSN", "postgresql://u:canary@db/x")
+
+    ended = project.call("doctor", "--json")
+
+    assert "canary" not in ended.out
+    assert "the store's password stands in the environment" in ended.out
+
+
+def test_runs_and_silent_leases_are_observed():
+    """The longest run by type, and how many leases ended without a word."""
+
+    def record(event, fence, seconds):
+        return AuditRecord(at_us=seconds * SECOND, event=event, job_id="j", type="greet@1", fence=fence)
+
+    runs, lost = observed(
+        [
+            record(Event.CLAIMED, 1, 0),
+            record(Event.COMPLETED, 1, 4),
+            record(Event.CLAIMED, 2, 10),
+            record(Event.RECLAIMED, 2, 40),
+            record(Event.CLAIMED, 3, 50),
+            record(Event.COMPLETED, 3, 52),
+            record(Event.COMPLETED, 9, 90),
+        ]
+    )
+
+    assert ({"greet@1": 4.0}, {"greet@1": 1}) == (runs, lost)
