@@ -178,3 +178,15 @@ def test_a_thread_over_its_deadline_takes_its_cell_along(bed):
     assert "deadline" in status.error
     assert "completed" == bed.ended(other).state
     assert (1, 0) == (bed.show(other).attempts, bed.show(other).crashes)
+
+
+def test_a_dead_keeper_is_started_again(bed):
+    """Without one nothing would be recovered; the worker looks after its own."""
+    worker = bed.worker()
+    pid = int(worker.wait("keeper_started")["pid"])
+
+    os.kill(pid, signal.SIGKILL)
+
+    worker.wait("keeper_ended", pid=str(pid))
+    worker.events = [said for said in worker.events if said.get("pid") != str(pid)]
+    assert not gone(int(worker.wait("keeper_started")["pid"]))

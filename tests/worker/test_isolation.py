@@ -75,7 +75,9 @@ def test_the_kernel_confirms_the_bounds(seen):
     _, pids, _ = seen
     pid = pids["cell"]
 
-    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
     limits = Path(f"/proc/{pid}/limits").read_text()
 
     assert "1" == status["NoNewPrivs"]

@@ -23,7 +23,12 @@ LOW = TypePolicy(name="greet@1", tier=Tier.LOW, effect=Effect.REPEATABLE, limits
 def settings(tmp_path, **changes):
     for name in ("store", "app"):
         (tmp_path / name).mkdir(exist_ok=True)
-    values = {"dsn": f"sqlite:///{tmp_path}/store/b.db", "app": "a:app", "lock": {LOW.name: LOW}, "cwd": tmp_path / "app"}
+    values = {
+        "dsn": f"sqlite:///{tmp_path}/store/b.db",
+        "app": "a:app",
+        "lock": {LOW.name: LOW},
+        "cwd": tmp_path / "app",
+    }
     return WorkerSettings(**values | {"say": lambda event, /, **fields: None} | changes)
 
 
@@ -118,7 +123,9 @@ def test_a_ledger_that_differs_from_the_lock_file_is_refused(bed):
     assert not worker.all("claimed")
 
 
-@pytest.mark.parametrize("app,why", [("broken:app", "SystemExit"), ("nowhere:app", "ModuleNotFoundError"), ("json:loads", "W-app")])
+@pytest.mark.parametrize(
+    "app,why", [("broken:app", "SystemExit"), ("nowhere:app", "ModuleNotFoundError"), ("json:loads", "W-app")]
+)
 def test_an_app_that_cannot_be_imported_is_refused(bed, app, why):
     """Whatever the module raises, also SystemExit; without a secret that it said on the way."""
     worker = bed.worker(app=app)

@@ -6,34 +6,28 @@ store.
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
 
-from benteng import clock
 from benteng.errors import KeyringError, PolicyError, StoreError, StoreUnavailable
 from benteng.keyring import TrustRoots, load_trust
 from benteng.policy import TypePolicy, pending_for
 from benteng.redact import clean_line
 from benteng.store.open import open_consumer, path_of
 from benteng.store.records import WorkerFacts
-from benteng.worker import wire
 from benteng.worker.judgement import Judge, Settler
-from benteng.worker.nursery import Nest, Nursery
+from benteng.worker.keeper_child import KeeperChild
+from benteng.worker.nursery import Nest
 from benteng.worker.pool import Pool
-from benteng.worker.program import program
 from benteng.worker.sandbox import system
 from benteng.worker.scratch import Scratch
-from benteng.worker.supervisor import INTERNAL, REFUSED, UNAVAILABLE, Plan, Supervisor
+from benteng.worker.supervisor import INTERNAL, REFUSED, UNAVAILABLE, Plan, Supervisor, Tend
 from benteng.worker.yard import Means, Say
 
 VERSION = "0.1.0"
@@ -97,15 +91,6 @@ def run_worker(settings: WorkerSettings) -> int:
         return INTERNAL
 
 
-def read_policies(settings: WorkerSettings) -> dict[str, TypePolicy]:
-    """Return the policies of the app as its code defines them, imported in a zygote and never in this process.
-
-    For `benteng policy lock` and for dev mode, where lock and apply happen by themselves. Raises PolicyError.
-    """
-    with tempfile.TemporaryDirectory(prefix="benteng-") as home, closing(_Asked(_nest(settings, home))) as asked:
-        return asked.policies(settings.pool.import_seconds)
-
-
 def _run(settings: WorkerSettings) -> int:
     check(settings)
     system.adopt_orphans()
@@ -114,12 +99,12 @@ def _run(settings: WorkerSettings) -> int:
             closing(open_consumer(settings.dsn, settings.pool.name, environment=settings.environment))
         )
         scratch = Scratch(settings.scratch_parent, _owner(settings.pool))
-        keep = frozenset({_start_keeper(settings, stack)} if settings.keeper else ())
+        tend = _keeper(settings, stack)
         rng = SystemRandom()
         means = Means(_nest(settings, str(scratch.root)), settings.lock, os.environ, scratch, rng, settings.say)
         trust = TrustRoots({}) if settings.trust_path is None else load_trust(settings.trust_path)
         judge, settler = Judge(settings.lock, trust), Settler(settings.lock, rng)
-        return Supervisor(_plan(settings, keep), store, judge, settler, means).run()
+        return Supervisor(_plan(settings, tend), store, judge, settler, means).run()
 
 
 def check(settings: WorkerSettings) -> None:
@@ -166,25 +151,17 @@ def _check_pending(settings: WorkerSettings) -> None:
             settings.say("warning", rule="P-pending", why=f"{tier}: not enforced yet: {names}")
 
 
-def _start_keeper(settings: WorkerSettings, stack: ExitStack) -> int:
-    """Start a keeper that ends with this process: the pipe that brings it the store's address stays open until then."""
-    process = subprocess.Popen(program("benteng.keeper.loop:main"), stdin=subprocess.PIPE, cwd="/")
-    stack.callback(_end, process)
-    if process.stdin is not None:
-        process.stdin.write(json.dumps({"dsn": settings.dsn, "environment": settings.environment}).encode() + b"\n")
-        process.stdin.flush()
-    settings.say("keeper_started", pid=process.pid)
-    return process.pid
+def _keeper(settings: WorkerSettings, stack: ExitStack) -> Tend:
+    """Start a keeper when one is wanted; return what looks after it."""
+    if not settings.keeper:
+        return _nobody
+    child = stack.enter_context(closing(KeeperChild(settings.dsn, settings.environment, settings.say)))
+    return child.tend
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(5)
+def _nobody(now: float) -> frozenset[int]:
+    del now
+    return frozenset()
 
 
 def _nest(settings: WorkerSettings, home: str) -> Nest:
@@ -197,14 +174,14 @@ def _owner(pool: Pool) -> tuple[int, int] | None:
     return (pool.uid, pool.gid) if pool.uid is not None and pool.gid is not None and os.getuid() == 0 else None
 
 
-def _plan(settings: WorkerSettings, keep: frozenset[int]) -> Plan:
+def _plan(settings: WorkerSettings, tend: Tend) -> Plan:
     return Plan(
         pool=settings.pool,
         policies=settings.lock,
         facts=facts_of(settings),
         poll_seconds=settings.poll_seconds,
         give_up_seconds=settings.give_up_seconds,
-        keep=keep,
+        tend=tend,
     )
 
 
@@ -224,39 +201,4 @@ def facts_of(settings: WorkerSettings) -> WorkerFacts:
     )
 
 
-class _Asked:
-    """A zygote that is only asked what it imported."""
-
-    def __init__(self, nest: Nest) -> None:
-        self._nursery = Nursery(nest, os.environ)
-        self._line = self._nursery.start()
-
-    def policies(self, seconds: float) -> dict[str, TypePolicy]:
-        """Return what it reports. Raises PolicyError."""
-        until = clock.boot_seconds() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._line, selectors.EVENT_READ)
-            while selector.select(max(0.0, until - clock.boot_seconds())):
-                found = self._heard()
-                if found is not None:
-                    return found
-        raise PolicyError("W-import", f"importing the app took longer than {seconds:g} s")
-
-    def _heard(self) -> dict[str, TypePolicy] | None:
-        try:
-            for message, tail in self._nursery.receive():
-                if isinstance(message, wire.Refuse):
-                    raise PolicyError(message.rule, clean_line(message.text))
-                return self._nursery.ready(tail)
-        except BlockingIOError:
-            return None
-        except (EOFError, ConnectionError, wire.ProtocolError):
-            raise PolicyError("W-import", "importing the app ended the process") from None
-        return None
-
-    def close(self) -> None:
-        """End it."""
-        self._nursery.stop()
-
-
-__all__ = ["WorkerSettings", "facts_of", "read_policies", "run_worker", "say_to_stderr"]
+__all__ = ["WorkerSettings", "facts_of", "run_worker", "say_to_stderr"]

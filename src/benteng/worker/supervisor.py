@@ -31,6 +31,7 @@ from benteng.worker.sandbox import system
 from benteng.worker.yard import Means, Say, Yard
 
 T = TypeVar("T")
+Tend = Callable[[float], frozenset[int]]
 
 OK, INTERNAL, UNAVAILABLE, REFUSED = 0, 70, 75, 78
 """Exit codes, as sysexits.h has them: 70 a fault of ours or a damaged store, 75 the store stayed away, 78 refused."""
@@ -54,7 +55,7 @@ class Plan:
     facts            who this worker is
     poll_seconds     how long an empty queue is left alone, jittered
     give_up_seconds  exit with 75 after the store was away for so long; None: never
-    keep             pids of children of this process that are not orphans, beside the zygote
+    tend             looks after other children of this process and returns their pids: they are no orphans
     """
 
     pool: Pool
@@ -62,7 +63,7 @@ class Plan:
     facts: WorkerFacts
     poll_seconds: float
     give_up_seconds: float | None
-    keep: frozenset[int]
+    tend: Tend
 
     @property
     def types(self) -> dict[str, TypePolicy]:
@@ -386,16 +387,16 @@ class Supervisor:
         if now < self._house_at:
             return
         self._house_at = now + HOUSEKEEPING_SECONDS
-        self._kill_orphans()
+        self._kill_orphans(self._plan.tend(now))
         leases = max((f.grant.lease.seconds for f in self._flights.values()), default=0.0)
         stuck = self._yard.overdue(now, STUCK_LEASES * leases)
         if stuck:
             self._say("stuck", attempts=len(stuck))
             raise StoreError("the supervisor is stuck: an attempt did not end although it was killed")
 
-    def _kill_orphans(self) -> None:
+    def _kill_orphans(self, others: frozenset[int]) -> None:
         for pid in system.children_of(os.getpid()):
-            if pid != self._yard.zygote and pid not in self._plan.keep:
+            if pid != self._yard.zygote and pid not in others:
                 try:
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, os.WNOHANG)
