@@ -1,10 +1,10 @@
 """Kill and freeze real workers under load, and count what the handlers' own journal says was lost, doubled or stale.
 
-Each attempt appends begin, middle and end with its fence to a file that the store does not know (fsync each). Some
-cells kill themselves, supervisors are SIGKILLed and replaced, others are SIGSTOPped past their lease and continued.
-Afterwards journal, ledger and audit are compared. Exit 1 when a promise is broken.
+Each attempt appends begin, middle and end (long work: ticks) with its fence to a file that the store does not know,
+each with an fsync. Some cells kill themselves, supervisors are SIGKILLed and replaced, others are SIGSTOPped past their
+lease and continued. Afterwards journal, ledger and audit are compared. Exit 1 when a promise is broken.
 
-    .venv/bin/python bench/chaos.py                            # small: 2 workers, 200 jobs
+    .venv/bin/python bench/chaos.py                            # small: 3 workers, 200 jobs
     .venv/bin/python bench/chaos.py --workers 6 --jobs 2000 --json bench/results/chaos.json
 """
 
@@ -44,6 +44,8 @@ from benteng.store.open import open_auditor
 SCHEMA = "benteng.bench.chaos/1"
 BATCH = 100
 LOOK_SECONDS = 0.1
+FREEZE_SECONDS_MAX = 15.0
+OVERTAKEN_NANOSECONDS = 500_000_000
 SETTINGS = """\
 environment = "dev"
 dsn = "{dsn}"
@@ -57,6 +59,15 @@ drain_seconds = 5.0
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A worker that was stopped: when, and its open tries then (number of the work -> fence)."""
+
+    member: Member
+    since: float
+    tries: dict[int, int]
+
+
 @dataclass(slots=True)
 class Run:
     """One run: where its files are, its processes, and the faults that were put in."""
@@ -65,7 +76,8 @@ class Run:
     root: Path
     crew: Crew
     faults: Counter[str] = field(default_factory=Counter[str])
-    frozen: list[tuple[float, Member]] = field(default_factory=list[tuple[float, Member]])
+    frozen: list[Frozen] = field(default_factory=list[Frozen])
+    exits: dict[str, int] = field(default_factory=dict[str, int])
     started: int = 0
 
     @property
@@ -85,7 +97,7 @@ class Run:
 
     def workers(self) -> list[Member]:
         """Return the workers that are alive and not frozen."""
-        frozen = {member.pid for _, member in self.frozen}
+        frozen = {each.member.pid for each in self.frozen}
         return [m for m in self.crew.alive() if m.name.startswith("worker") and m.pid not in frozen]
 
     def completed(self) -> int:
@@ -117,12 +129,13 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """Return what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--resources", type=int, default=40)
     parser.add_argument("--concurrency", type=int, default=4, help="attempts at a time in each worker")
     parser.add_argument("--work-seconds", type=float, default=0.01, help="how long an attempt works")
     parser.add_argument("--dies-percent", type=int, default=5, help="jobs whose first cell is SIGKILLed")
+    parser.add_argument("--long-percent", type=int, default=2, help="jobs that work longer than a lease")
     parser.add_argument("--kill", type=int, default=2, help="supervisors that are SIGKILLed and replaced")
     parser.add_argument("--freeze", type=int, default=2, help="supervisors that are SIGSTOPped past their lease")
     parser.add_argument("--seed", type=int, default=7)
@@ -177,17 +190,23 @@ def play(run: Run) -> dict[str, float]:
     finally:
         ended = time.monotonic()
         codes = run.crew.end()
-        run.faults["bad_exits"] = sum(code != 0 for code in codes.values())
+        run.exits = {name: code for name, code in codes.items() if code != 0}
     return {"admit": admitted - began, "work": ended - admitted}
 
 
 def admit(options: argparse.Namespace) -> None:
     """Let all jobs in, some hundred by one commit."""
     rng = random.Random(options.seed)
+    long = long_jobs(options)
     specs = [
         JobSpec(
             "chaos.work",
-            {"resource": f"r{rng.randrange(options.resources)}", "number": n, "dies": rng.randrange(100)},
+            {
+                "resource": f"r{rng.randrange(options.resources)}",
+                "number": n,
+                "dies": rng.randrange(100),
+                "long": n in long,
+            },
             actor="svc:chaos",
         )
         for n in range(options.jobs)
@@ -198,16 +217,21 @@ def admit(options: argparse.Namespace) -> None:
             raise refused[0]
 
 
+def long_jobs(options: argparse.Namespace) -> set[int]:
+    """Return the numbers of the jobs that work longer than a lease, spread evenly."""
+    return set(range(0, options.jobs, 100 // options.long_percent)) if options.long_percent else set()
+
+
 def work_off(run: Run, end: float) -> None:
     """Watch until all is done, and put the faults in at even distances on the way."""
     schedule = faults(run.options)
     pause = threading.Event()
     while (done := run.completed()) < run.options.jobs and time.monotonic() < end:
-        thaw(run, before=time.monotonic())
+        thaw(run)
         while schedule and done >= schedule[0][0]:
             put_in(run, schedule.pop(0)[1])
         pause.wait(LOOK_SECONDS)
-    thaw(run, before=float("inf"))
+    thaw(run, everybody=True)
     run.faults["not_put_in"] = len(schedule)
 
 
@@ -222,15 +246,44 @@ def faults(options: argparse.Namespace) -> list[tuple[int, str]]:
 def put_in(run: Run, kind: str) -> None:
     """Kill one supervisor and replace it, or freeze one until its leases are over."""
     busy = run.workers()
-    victim = busy[run.faults["kill"] % len(busy)]
     run.faults[kind] += 1
     if kind == "kill":
+        victim = busy[run.faults["kill"] % len(busy)]
         victim.process.send_signal(signal.SIGKILL)  # the supervisor alone: its zygote and cells must notice
         victim.process.wait()
         run.start_worker()
     else:
+        victim = at_long_work(run) or busy[0]
         freeze(run, victim)
-        run.frozen.append((time.monotonic() + 2 * LEASE_SECONDS, victim))
+        run.frozen.append(Frozen(victim, time.monotonic(), tries_of(run, victim)))
+
+
+def open_tries(run: Run) -> list[Line]:
+    """Return the tries that the journal saw begin and not go on: the beginning of each."""
+    begun: dict[int, Line] = {}
+    for line in read_journal(run.journal):
+        if line.what == "begin":
+            begun[line.fence] = line
+        elif line.what != "tick":
+            begun.pop(line.fence, None)
+    return list(begun.values())
+
+
+def tries_of(run: Run, member: Member) -> dict[int, int]:
+    """Return the open tries of one worker."""
+    family = member.family()
+    return {line.number: line.fence for line in open_tries(run) if line.pid in family}
+
+
+def at_long_work(run: Run) -> Member | None:
+    """Return a worker that is in the middle of work longer than its lease, if there is one now."""
+    long, free = long_jobs(run.options), {member.pid for member in run.workers()}
+    for line in open_tries(run):
+        member = run.crew.of(line.pid) if line.number in long else None
+        if member is not None and member.pid in free:
+            run.faults["freeze_in_long_work"] += 1
+            return member
+    return None
 
 
 def freeze(run: Run, member: Member) -> None:
@@ -248,11 +301,22 @@ def freeze(run: Run, member: Member) -> None:
         return
 
 
-def thaw(run: Run, *, before: float) -> None:
-    """Continue those whose time has come."""
-    for due, member in [each for each in run.frozen if each[0] <= before]:
-        member.go_on()
-        run.frozen.remove((due, member))
+def thaw(run: Run, *, everybody: bool = False) -> None:
+    """Continue those who were overtaken: when somebody else is at what they had, so that their words could do harm."""
+    for each in list(run.frozen):
+        seconds = time.monotonic() - each.since
+        overtaken = seconds > LEASE_SECONDS and is_overtaken(run, each)
+        if everybody or overtaken or seconds > FREEZE_SECONDS_MAX:
+            run.faults["overtaken"] += overtaken
+            each.member.go_on()
+            run.frozen.remove(each)
+
+
+def is_overtaken(run: Run, frozen: Frozen) -> bool:
+    """Return whether an open try has for a while been at work that the frozen one had, with a higher fence."""
+    settled_in = time.monotonic_ns() - OVERTAKEN_NANOSECONDS
+    tries = [line for line in open_tries(run) if line.at < settled_in]
+    return any(line.fence > frozen.tries.get(line.number, line.fence) for line in tries)
 
 
 # --- what is found afterwards -----------------------------------------------------------------------------------------
@@ -287,7 +351,7 @@ def judge(run: Run, lines: list[Line], records: list[AuditRecord]) -> dict[str, 
         "jobs_lost": len(admitted - done.keys()) + (run.options.jobs - len(admitted)),
         "jobs_without_effect": run.options.jobs - len(worked),
         "operations_with_two_successes": sum(count > 1 for count in done.values()),
-        "stale_commits_accepted": len(stale_commits(records)),
+        "stale_commits_accepted": len(stale_commits(run, records)),
         "completions_without_an_end_in_the_journal": sum(r.fence not in ends for r in completions),
         "fences_that_did_not_rise": fences_that_fell(lines),
         "lines_after_a_higher_fence": len(overlaps(lines)),
@@ -295,16 +359,26 @@ def judge(run: Run, lines: list[Line], records: list[AuditRecord]) -> dict[str, 
     }
 
 
-def stale_commits(records: list[AuditRecord]) -> list[AuditRecord]:
-    """Return the completions whose job had been given to somebody else before, with a higher fence."""
-    newest: dict[str, int] = {}
-    stale: list[AuditRecord] = []
-    for record in records:
-        if record.event is Event.CLAIMED:
-            newest[record.job_id] = record.fence
-        elif record.event is Event.COMPLETED and record.fence != newest.get(record.job_id):
-            stale.append(record)
+def stale_commits(run: Run, records: list[AuditRecord]) -> list[str]:
+    """Return the settlements that a worker was told were accepted although the lease of that try had been reclaimed."""
+    reclaimed = {(r.job_id, r.fence) for r in records if r.event is Event.RECLAIMED}
+    stale: list[str] = []
+    for log in sorted(run.crew.logs.glob("worker-*.log")):
+        fences: dict[str, int] = {}
+        for event, said in events_of(log):
+            job = said.get("job", "")
+            if event == "claimed":
+                fences[job] = int(said["fence"])
+            elif event == "settled" and (job, fences.get(job)) in reclaimed:
+                stale.append(f"{log.name}: {job}")
     return stale
+
+
+def events_of(log: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the events that a worker told, with their fields."""
+    for line in log.read_text(errors="replace").splitlines():
+        event, _, rest = line.partition(" ")
+        yield event, dict(field.split("=", 1) for field in rest.split(" ") if "=" in field)
 
 
 def fences_that_fell(lines: list[Line]) -> int:
@@ -335,7 +409,7 @@ def by_resource(lines: Iterator[Line] | list[Line]) -> dict[str, list[Line]]:
     return {resource: sorted(each, key=lambda line: line.at) for resource, each in grouped.items()}
 
 
-def seen(run: Run, lines: list[Line], records: list[AuditRecord]) -> dict[str, int]:
+def seen(run: Run, lines: list[Line], records: list[AuditRecord]) -> dict[str, Any]:
     """Return what happened on the way: that faults were really put in and really met."""
     events = Counter(r.event.value for r in records)
     what = Counter(line.what for line in lines)
@@ -348,8 +422,10 @@ def seen(run: Run, lines: list[Line], records: list[AuditRecord]) -> dict[str, i
         "first_tries_cut_short": len(killed),
         "supervisors_killed": run.faults["kill"],
         "supervisors_frozen": run.faults["freeze"],
+        "frozen_in_work_longer_than_the_lease": run.faults["freeze_in_long_work"],
+        "thawed_while_somebody_else_was_at_it": run.faults["overtaken"],
         "freezes_retried_inside_a_transaction": run.faults["freeze_retried"],
-        "workers_with_a_bad_exit_code": run.faults["bad_exits"],
+        "exit_codes_other_than_0": run.exits,
         "jobs_reclaimed_by_lease": events["reclaimed"],
         "stale_settles_refused": sum(r.rule == "S-stale" for r in records),
         "jobs_blocked": events["blocked"],

@@ -21,17 +21,25 @@ from benteng.policy import Effect, Tier
 
 POOL = "chaos"
 LEASE_SECONDS = 2.0
-PERCENT = 100
+LONG_SECONDS = 3 * LEASE_SECONDS
+"""Longer than a lease: on a frozen worker such work outlives its lease, unless somebody ends it."""
+LONG_TICKS = 40
+"""Lines that long work writes on the way, so that an overlap shows at once."""
 
 app = Benteng()
 
 
 class Work(Contract):
-    """One piece of work on a shared resource. `dies` (0 to 99): when below the run's percentage, the first try dies."""
+    """One piece of work on a shared resource.
+
+    dies   0 to 99: when below the run's percentage, the first try is killed
+    long   works for LONG_SECONDS
+    """
 
     resource: Annotated[TargetId, Kind("host")]
     number: int
     dies: int
+    long: bool
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
@@ -63,6 +71,9 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
 def work(payload: Work, ctx: Context) -> int:
     """Begin, be in the middle of it, and end; each is durable before the next happens."""
     _journal(payload, ctx, "begin")
+    for _ in range(LONG_TICKS if payload.long else 0):
+        time.sleep(LONG_SECONDS / LONG_TICKS)
+        _journal(payload, ctx, "tick")
     time.sleep(float(os.environ["CHAOS_WORK_SECONDS"]))
     _journal(payload, ctx, "middle")
     if ctx.attempt == 1 and payload.dies < int(os.environ["CHAOS_DIES_PERCENT"]):

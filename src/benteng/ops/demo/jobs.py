@@ -18,7 +18,8 @@ from benteng.raised import Permanent
 
 POOL = "demo"
 LEASE_SECONDS = 2.0
-BACKOFF_SECONDS_MIN = 0.4
+BACKOFF_SECONDS_MIN = 0.8
+"""Longer than a keeper's longest pause, so that a pause between two tries is the backoff's doing."""
 FEED_ATTEMPTS = 3
 CRASHES_MAX = 2
 
@@ -98,7 +99,7 @@ def restart_host(payload: HostRestart, ctx: Context) -> None:
     attempts_max=5,
     backoff_seconds_min=BACKOFF_SECONDS_MIN,
     backoff_seconds_base=BACKOFF_SECONDS_MIN,
-    backoff_seconds_max=2 * BACKOFF_SECONDS_MIN,
+    backoff_seconds_max=1.25 * BACKOFF_SECONDS_MIN,
 )
 def pull_feed(feed: Slug, ctx: Context) -> None:
     """Fail twice as a network does, with a URL in the message that holds a password."""
