@@ -14,7 +14,7 @@ from benteng.testing.invariants import check_ledger
 from benteng.testing.ledger import MEDIUM
 from benteng.testing.sqlite import SqliteLedger
 
-STRACE = shutil.which("strace")
+STRACE = shutil.which("strace") or ""
 SYSCALLS = "pwrite64,write,fdatasync,fsync,ftruncate,fcntl"
 SYSCALLS_MAX = 400
 
@@ -55,7 +55,7 @@ def test_death_while_the_ledger_is_made(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(STRACE is None, reason="strace is not installed: kills between system calls are not tested here")
+@pytest.mark.skipif(not STRACE, reason="strace is not installed: kills between system calls are not tested here")
 def test_death_at_system_calls(tmp_path, ledger):
     """Killed at any write, sync or lock call of admit, claim and settle, every verb happened wholly or not at all."""
     Bench(ledger)

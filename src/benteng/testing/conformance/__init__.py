@@ -20,6 +20,7 @@ from benteng.testing.conformance.evidence import EvidencePromises
 from benteng.testing.conformance.extend import ExtendPromises
 from benteng.testing.conformance.keeper import LeadPromises, PurgePromises, ReclaimPromises, StagePromises
 from benteng.testing.conformance.kills import KillPromises
+from benteng.testing.conformance.mix import MixPromises
 from benteng.testing.conformance.operations import OperationPromises
 from benteng.testing.conformance.operator import ControlPromises, FindPromises, ShowPromises, TypePromises
 from benteng.testing.conformance.own import OwnPromises
@@ -42,6 +43,7 @@ PARTS: tuple[type, ...] = (
     FindPromises,
     KillPromises,
     LeadPromises,
+    MixPromises,
     OperationPromises,
     OwnPromises,
     ProductionPromises,
@@ -72,6 +74,7 @@ class StoreConformance(
     FindPromises,
     KillPromises,
     LeadPromises,
+    MixPromises,
     OperationPromises,
     OwnPromises,
     ProductionPromises,

@@ -12,6 +12,7 @@ PARTS = (
     "extend",
     "keeper",
     "kills",
+    "mix",
     "operations",
     "operator",
     "own",

@@ -113,6 +113,10 @@ class AdmitPromises(Promises):
         """The origin is who the store authenticated, never what the caller says."""
         self._refused(bench, bench.job(origin="svc:somebody-else"), "S-origin")
 
+    def test_wrong_payload_digest_is_refused(self, bench: Bench) -> None:
+        """The digest is computed again from the bytes that came: a job cannot carry another payload's identity."""
+        self._refused(bench, bench.job(payload_sha256="ab" * 32), "S-digest")
+
     def test_too_large_payload_is_refused(self, bench: Bench) -> None:
         """The type's own payload limit holds inside the store too."""
         self._refused(bench, bench.job(payload=b'"' + b"x" * LOW.limits.payload_bytes_max + b'"'), "S-limit")

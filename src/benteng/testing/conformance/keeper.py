@@ -155,6 +155,14 @@ class StagePromises(Promises):
         assert 0 == bench.stage().expired
         assert [State.COMPLETED] == [answer.state for answer in bench.settle(settlement(grant))]
 
+    def test_damaged_row_does_not_stop_the_round(self, ledger: Twin, bench: Bench) -> None:
+        """One scheduled row that cannot be read: the others become ready (I15)."""
+        jobs = [bench.admitted(available_at=bench.clock() + 1_000_000) for _ in range(3)]
+        ledger.damage(jobs[1].id)
+        bench.due()
+
+        assert {jobs[0].id, jobs[2].id} == {grant.job.id for grant in bench.claim(5)}
+
     def test_next_seconds_knows_the_next_lease(self, bench: Bench) -> None:
         """With nothing scheduled the keeper may sleep until the first lease ends."""
         assert bench.stage().next_seconds is None

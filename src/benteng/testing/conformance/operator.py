@@ -11,7 +11,7 @@ from benteng.lifecycle import QuarantineReason, State
 from benteng.store.records import Query
 from benteng.testing.bench import Bench, quarantine, records, settlement
 from benteng.testing.conformance.base import Promises
-from benteng.testing.ledger import ELSEWHERE, LOW, MEDIUM, TYPES, make_policy, type_row
+from benteng.testing.ledger import ELSEWHERE, LOW, MEDIUM, TYPES, Twin, make_policy, type_row
 
 CANARY = b"canary-payload-9d1c"
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
@@ -90,6 +90,18 @@ class FindPromises(Promises):
         shown = repr(bench.operator.find(Query())) + repr(bench.producer.status([job.id])) + repr(bench.audit())
 
         assert CANARY.decode() not in shown
+
+    def test_damaged_row_hides_no_other(self, ledger: Twin, bench: Bench) -> None:
+        """One row that cannot be read: lists and views of all others are as they were (I15)."""
+        jobs = [bench.admitted() for _ in range(3)]
+        ledger.damage(jobs[1].id)
+
+        listed = [line.job_id for line in bench.operator.find(Query()).lines]
+
+        assert {jobs[0].id, jobs[2].id} <= set(listed)
+        assert [State.READY, State.READY] == [bench.state(jobs[0].id), bench.state(jobs[2].id)]
+        assert 2 <= len(bench.producer.status([job.id for job in jobs]))
+        bench.claim(3)
 
     def test_unknown_job_is_none(self, bench: Bench) -> None:
         """A job that does not exist is no error."""

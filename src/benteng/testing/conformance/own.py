@@ -128,6 +128,15 @@ class OwnPromises(Promises):
         assert [] == bench.producer.cancel([job.id], "a reason")
         assert 1 == bench.events(job.id).count("cancelled")
 
+    def test_damaged_job_can_be_cancelled(self, ledger: Twin, bench: Bench) -> None:
+        """A row that cannot be read can still be stopped, and does not stop the batch (I15)."""
+        jobs = [bench.admitted() for _ in range(2)]
+        ledger.damage(jobs[0].id)
+
+        answers = bench.operator.cancel([job.id for job in jobs], "a reason")
+
+        assert [State.CANCELLED] * 2 == [answer.state for answer in answers]
+
     def test_operator_cancels_jobs_of_every_origin(self, ledger: Twin, bench: Bench) -> None:
         """A person may cancel what a producer may not."""
         job = bench.admitted()

@@ -176,6 +176,18 @@ class QuarantinePromises(Promises):
 
         assert State.HELD is bench.state(job.id)
 
+    def test_replay_of_a_future_job_waits(self, bench: Bench) -> None:
+        """A job that was quarantined before its time waits for its time after the replay too (case C123)."""
+        due_at = bench.clock() + 3_600_000_000
+        job = bench.admitted(MEDIUM, operation="q", available_at=due_at, entry=State.QUARANTINED)
+
+        bench.replay(job)
+
+        assert (State.SCHEDULED, due_at) == (bench.state(job.id), bench.view(job.id).available_at)
+        assert [] == bench.claim()
+        bench.due(3_601)
+        assert [job.id] == [grant.job.id for grant in bench.claim()]
+
     def test_old_lease_does_not_reach_the_replay(self, bench: Bench) -> None:
         """A zombie of the generation before cannot settle the new one."""
         old = bench.started(MEDIUM, operation="q")
