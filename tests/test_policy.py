@@ -76,6 +76,10 @@ BELOW = [
     ("F-expires", policy(Tier.HIGH, limits={"expires_seconds": 604_801.0}), WRITTEN),
     ("F-keep", policy(Tier.HIGH, limits={"operation_keep_seconds": 1e9}), WRITTEN),
     ("F-keep", policy(limits={"operation_keep_seconds": 86_399.0}), WRITTEN),
+    ("F-keep", policy(limits={"result_keep_seconds": -1.0}), WRITTEN),
+    ("F-number", policy(limits={"result_keep_seconds": math.nan}), WRITTEN),
+    ("F-number", policy(limits={"operation_keep_seconds": math.inf}), WRITTEN),
+    ("F-number", policy(Tier.LOW, limits={"expires_seconds": math.inf}), WRITTEN),
 ]
 
 ON_THE_FLOOR = {

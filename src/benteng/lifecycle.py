@@ -75,6 +75,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.READY: {
         Event.CLAIM: State.RUNNING,
         Event.PARK: State.BLOCKED,
+        Event.POSTPONE: State.SCHEDULED,
         Event.HOLD: State.HELD,
         Event.CANCEL: State.CANCELLED,
         Event.QUARANTINE: State.QUARANTINED,

@@ -8,6 +8,7 @@ type below its tier's floor is refused when it is defined. Every limit of benten
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -163,7 +164,19 @@ class Floor:
     holds: Callable[[TypePolicy, frozenset[str]], bool]
 
 
+def _is_finite(limits: Limits) -> bool:
+    """Whether every number of the limits is one: neither infinite nor NaN."""
+    values: tuple[float | None, ...] = msgspec.structs.astuple(limits)
+    return all(value is None or math.isfinite(value) for value in values)
+
+
 FLOORS: tuple[Floor, ...] = (
+    Floor(
+        "F-number",
+        "limits are finite numbers",
+        "write a number; operation_keep_seconds=None keeps for ever",
+        lambda p, _: _is_finite(p.limits),
+    ),
     Floor(
         "F-effect",
         "above LOW the author must say what a second run does",
@@ -259,11 +272,14 @@ FLOORS: tuple[Floor, ...] = (
     ),
     Floor(
         "F-keep",
-        "a HIGH operation is remembered for ever, others for a day at least",
-        "leave operation_keep_seconds=None at HIGH, >= 86400 elsewhere",
+        "a HIGH operation is remembered for ever, others for a day at least; a result is kept 0 s or longer",
+        "leave operation_keep_seconds=None at HIGH, >= 86400 elsewhere; result_keep_seconds >= 0",
         lambda p, _: (
-            p.limits.operation_keep_seconds is None
-            or (p.tier is not Tier.HIGH and p.limits.operation_keep_seconds >= DAY_SECONDS)
+            p.limits.result_keep_seconds >= 0
+            and (
+                p.limits.operation_keep_seconds is None
+                or (p.tier is not Tier.HIGH and p.limits.operation_keep_seconds >= DAY_SECONDS)
+            )
         ),
     ),
 )
