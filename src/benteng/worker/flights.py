@@ -65,6 +65,7 @@ class Flight:
     deadline: float = float("inf")
     kill_at: float = float("inf")
     stop: StopReason | None = None
+    entered_at: float = 0.0
     sent: bool = False
     started: bool = False
     outcome: Outcome | None = None

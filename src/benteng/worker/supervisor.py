@@ -192,7 +192,7 @@ class Supervisor:
     def _take(self, answer: Turn, asked_at: float) -> None:
         flights = [self._flight(grant, asked_at) for grant in answer.grants]
         going = [flight for flight in flights if flight.outcome is None]
-        self._yard.enter(going)
+        self._yard.enter(going, clock.boot_seconds())
         for flight in flights:
             self._flights[flight.handle] = flight
             self._lease_at = min(self._lease_at, flight.lease_until)
@@ -359,6 +359,7 @@ class Supervisor:
         if not self._accepts:
             self._refuse("W-pool", f"the app has no job type for pool {self._plan.pool.name}")
             return
+        self._yard.approve()
         self._say("ready", pool=self._plan.pool.name, types=len(self._accepts), zygote=self._yard.zygote)
         if unknown:
             self._say("warning", rule="W-unknown", why=f"the code does not have, so they wait: {', '.join(unknown)}")

@@ -34,7 +34,8 @@ LAYERS = frozenset({"group", "descriptors", "rlimits", "no_new_privs", "parent"}
 """What a cell must say is in force before it gets work."""
 
 BIRTH_SECONDS_MAX = 60.0
-DEATH_SECONDS_MAX = 3.0
+DEATH_SECONDS_MAX = 10.0
+WAIT_SECONDS_MAX = 60.0
 ZYGOTE_BACKOFF_SECONDS = 0.1
 ZYGOTE_BACKOFF_SECONDS_MAX = 30.0
 STRAYS_MAX = 1_000
@@ -90,6 +91,7 @@ class Yard:
         self._zygote_failures = 0
         self._zygote_since = 0.0
         self._paused = False
+        self._approved = False
         self.ended: list[Flight] = []
         self.reported: dict[str, TypePolicy] | None = None
         self.refused: Unusable | None = None
@@ -98,17 +100,26 @@ class Yard:
 
     @property
     def open(self) -> bool:
-        """Whether flights may come in: the zygote stands, and no lane waits after a crash."""
-        return self._nursery.state is NurseryState.READY and not self._paused
+        """Whether flights may come in: the zygote stands and is approved, and no lane waits after a crash."""
+        return self._works and not self._paused
+
+    @property
+    def _works(self) -> bool:
+        return self._approved and self._nursery.state is NurseryState.READY
+
+    def approve(self) -> None:
+        """Let the zygote that reported make cells: what it imported is what was reviewed."""
+        self._approved = True
 
     @property
     def zygote(self) -> int:
         """The zygote's pid; 0 when there is none."""
         return self._nursery.pid
 
-    def enter(self, flights: Iterable[Flight]) -> None:
-        """Take flights in. They wait for a cell if they must."""
+    def enter(self, flights: Iterable[Flight], now: float) -> None:
+        """Take flights in. They wait for a cell if they must, but not for ever."""
         for flight in flights:
+            flight.entered_at = now
             self._lane(flight).waiting.append(flight)
 
     def stop(self, flight: Flight, reason: StopReason, now: float, *, grace_seconds: float | None = None) -> None:
@@ -116,7 +127,7 @@ class Yard:
         if flight.outcome is not None:
             return
         if not flight.sent:
-            self._withdraw(flight, reason)
+            self._withdraw(flight, f"not started ({reason})", lost=reason is StopReason.LOST)
             return
         sooner = flight.stop is None or reason in (StopReason.LEASE, StopReason.LOST)
         flight.stop = reason if sooner else flight.stop
@@ -133,7 +144,7 @@ class Yard:
         """Give back every flight that no cell has yet."""
         for lane in self._lanes:
             for flight in tuple(lane.waiting):
-                self._withdraw(flight, StopReason.DRAIN)
+                self._withdraw(flight, "not started (drain)")
 
     def guard(self, flights: Iterable[Flight]) -> None:
         """Tell the zygote when each cell must be dead if it hears nothing more: by the shortest lease in it."""
@@ -147,9 +158,9 @@ class Yard:
         if until and self._nursery.state is NurseryState.READY:
             self._nursery.say(wire.Guard(tuple((number, max(0.0, when)) for number, when in until.items())))
 
-    def _withdraw(self, flight: Flight, reason: StopReason) -> None:
+    def _withdraw(self, flight: Flight, why: str, *, lost: bool = False) -> None:
         self._lane(flight).waiting.remove(flight)
-        flight.outcome = Lost() if reason is StopReason.LOST else Unstarted(f"not started ({reason})")
+        flight.outcome = Lost() if lost else Unstarted(why)
         self.ended.append(flight)
 
     def _ask(self, cell: Cell, flight: Flight) -> None:
@@ -171,10 +182,12 @@ class Yard:
         self._zygote(now)
         self._over_time(now)
         self._paused = any(lane.not_before > now for lane in self._lanes)
-        if self._nursery.state is NurseryState.READY:
-            for lane in self._lanes:
+        for lane in self._lanes:
+            if self._works:
                 self._staff(lane, now)
                 self._send(lane, now)
+            if lane.waiting and now - lane.waiting[0].entered_at > WAIT_SECONDS_MAX:
+                self._withdraw(lane.waiting[0], "no cell was free for too long")
         self._means.scratch.sweep()
 
     def wake_at(self, now: float) -> float:
@@ -406,6 +419,7 @@ class Yard:
 
     def _zygote(self, now: float) -> None:
         if self._nursery.state is NurseryState.DOWN and now >= self._zygote_at and self.refused is None:
+            self._approved = False
             line = self._nursery.start()
             self._zygote_since = now
             self._selector.register(line, selectors.EVENT_READ, self._zygote_ready)
