@@ -17,8 +17,9 @@ HEAVY = (
     "cryptography",
     "asyncio",
     "rich",
-    "benteng.store.records",
-    "benteng.store.sqlite",
+    "msgspec",
+    "benteng.contract",
+    "benteng.store",
     "benteng.worker",
 )
 
@@ -145,3 +146,28 @@ def test_every_command_and_exit_code_has_a_heading():
 
     assert [] == [words for words, _ in commands() if f"### `benteng {words}" not in cli]
     assert [] == [code for code in Exit if f"| {int(code)} |" not in exits]
+
+
+def test_a_damaged_store_exits_65(project):
+    """Stop and look: nothing is repaired by itself."""
+    store = project.root.parent / "state/benteng"
+    store.mkdir(parents=True, mode=0o700)
+    (store / "benteng.db").write_bytes(b"no database" * 100)
+    (store / "benteng.db").chmod(0o600)
+
+    assert 65 == project.call("jobs", "list").code
+
+
+def test_a_store_that_cannot_be_reached_exits_75(project, monkeypatch):
+    """Try again later."""
+    monkeypatch.setenv("BENTENG_DSN", f"sqlite:///{project.root.parent}/away/x.db")
+
+    assert 75 == project.call("jobs", "list").code
+
+
+def test_a_file_that_cannot_be_read_exits_74(project):
+    """The name of the file is in the message."""
+    ended = project.call("enqueue", "greet", "--json", "@nothing.json")
+
+    assert 74 == ended.code
+    assert "nothing.json: No such file or directory" in ended.talk

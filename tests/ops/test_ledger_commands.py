@@ -13,6 +13,8 @@ import pytest
 from benteng import audit
 from benteng.keyring import load_signing_key, load_trust
 from benteng.lifecycle import QuarantineReason
+from benteng.ops.log import last_seq
+from benteng.store.records import AuditRow
 
 
 def ledger(project):
@@ -195,3 +197,30 @@ def test_high_policies_need_an_action_in_prod(project):
 
     assert 26 == ended.code
     assert 32 == project.call("policy", "diff").code
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8, 9, 1000])
+def test_the_end_of_the_log_is_found_without_reading_it(size):
+    """A log of any size: a logarithmic number of single records, and the exact last one."""
+    log = Log(size)
+
+    assert size == last_seq(log)
+    assert log.rows_read <= 2 * size.bit_length() + 2
+
+
+class Log:
+    """A log of so many records that counts what is read of it."""
+
+    origin = "os:1000"
+
+    def __init__(self, size):
+        self.size = size
+        self.rows_read = 0
+
+    def audit_page(self, after, limit=1000):
+        """Some records."""
+        self.rows_read += limit
+        return [AuditRow(seq, b"") for seq in range(after + 1, min(after + limit, self.size) + 1)]
+
+    def close(self):
+        """Nothing to give back."""

@@ -119,8 +119,9 @@ def test_what_is_refused_again_stays(project):
         (lambda _: "import os; os._exit(0)", "G-broken"),
         (lambda _: "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "N-child"),
         (lambda _: 'import os; os.write(3, b\'{"verdict":"admit"} and more\'); os._exit(0)', "G-broken"),
+        (lambda _: 'import os; os.write(3, b\'{"verdict":"perhaps"}\'); os._exit(0)', "G-broken"),
     ],
-    ids=["contract", "no-type", "raises", "silent", "killed", "forged"],
+    ids=["contract", "no-type", "raises", "silent", "killed", "forged", "unknown"],
 )
 def test_code_that_cannot_judge_refuses(project, change, rule):
     """Whatever the child does short of a clean verdict: refused, still in quarantine."""

@@ -24,6 +24,7 @@ from benteng.keyring import INSTALLATION_KEY_FILE, TRUST_FILE, load_installation
 from benteng.opening import PRODUCER_KEY, dsn_of
 from benteng.ops.describe import policies_of
 from benteng.ops.exits import Exit
+from benteng.ops.log import last
 from benteng.ops.reference import paths_of
 from benteng.ops.why import records
 from benteng.policy import DAY_SECONDS, TypePolicy, differences, pending_for
@@ -35,7 +36,6 @@ KEY_DAYS_LEFT_MIN = 30
 RUN_SHARE_MAX = 0.8
 """A run that needs more than this share of its deadline will miss it one day."""
 RECORDS_MAX = 20_000
-PAGE = 1_000
 
 
 class Level(StrEnum):
@@ -240,13 +240,9 @@ def _last_records(config: Config) -> list[AuditRecord]:
     from benteng.store.open import open_auditor
 
     since = system_clock() - microseconds(DAY_SECONDS)
-    kept: list[AuditRecord] = []
-    after = 0
     with closing(open_auditor(dsn_of(config), environment=config.environment.value)) as auditor:
-        while page := auditor.audit_page(after, PAGE):
-            after = page[-1].seq
-            kept = [*kept, *(record for record in records(page) if record.at_us >= since)][-RECORDS_MAX:]
-    return kept
+        found = [record for page in last(auditor, RECORDS_MAX) for record in records(page)]
+    return [record for record in found if record.at_us >= since]
 
 
 CHECKS: dict[str, Check] = {

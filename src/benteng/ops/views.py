@@ -35,17 +35,31 @@ def line(job: JobLine) -> dict[str, object]:
 
 def job(view: JobView) -> dict[str, object]:
     """Return everything about a job that people may see: its summary, never its payload, token or envelope."""
+    return _identity(view) | _progress(view) | _times(view) | _references(view)
+
+
+def _identity(view: JobView) -> dict[str, object]:
     return {
         "job": view.job.id,
         "type": view.job.type,
         "tier": view.job.tier.value,
         "state": view.state.value,
+        "pool": view.pool,
+        "priority": view.job.priority,
+        "origin": view.job.origin,
+        "actor": view.job.actor,
+        "request_id": view.job.request_id,
+        "parent": view.parent,
+        "summary": summary(view.job.summary),
+    }
+
+
+def _progress(view: JobView) -> dict[str, object]:
+    return {
         "reason": view.reason.value if view.reason else "",
         "classified": view.classified,
         "rule": view.rule,
         "error": view.error,
-        "pool": view.pool,
-        "priority": view.job.priority,
         "attempts": view.attempts,
         "crashes": view.crashes,
         "handbacks": view.handbacks,
@@ -54,18 +68,24 @@ def job(view: JobView) -> dict[str, object]:
         "generation": view.job.generation,
         "fence": view.fence,
         "worker": view.worker,
-        "lease_until": when(view.lease_until),
         "cancel_asked": view.cancel_asked,
         "waits_for": view.waits_for,
-        "origin": view.job.origin,
-        "actor": view.job.actor,
-        "request_id": view.job.request_id,
-        "parent": view.parent,
+        "operation": {"key": view.job.operation_key, "state": view.operation.value, "epoch": view.epoch},
+    }
+
+
+def _times(view: JobView) -> dict[str, object]:
+    return {
         "admitted_at": when(view.admitted_at),
         "available_at": when(view.available_at),
         "expires_at": when(view.job.expires_at),
+        "lease_until": when(view.lease_until),
         "finished_at": when(view.finished_at),
-        "operation": {"key": view.job.operation_key, "state": view.operation.value, "epoch": view.epoch},
+    }
+
+
+def _references(view: JobView) -> dict[str, object]:
+    return {
         "payload_sha256": view.job.payload_sha256,
         "policy_sha256": view.job.policy_sha256,
         "signed": bool(view.job.envelope),
@@ -75,7 +95,6 @@ def job(view: JobView) -> dict[str, object]:
             {"key": one.key, "holder": one.holder, "fence": one.fence, "closed": one.closed, "waiting": one.waiting}
             for one in view.resources
         ],
-        "summary": summary(view.job.summary),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ import click
 from benteng.audit import Findings, Frontier, verify_page
 from benteng.ops.cli.options import auditor, json_lines_option, json_option
 from benteng.ops.exits import Exit, Fault
+from benteng.ops.log import PAGE, last, pages
 from benteng.ops.output import document, json_line, say, table, write
 from benteng.ops.views import record as record_view
 from benteng.ops.views import sentence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from benteng.store.contract import Auditor
     from benteng.store.records import AuditRow
 
-PAGE = 1_000
 FOLLOW_PAUSE_SECONDS = 0.5
 PROBLEMS_SHOWN_MAX = 20
 HEADINGS = ["seq", "at", "event", "job", "what"]
@@ -40,12 +39,10 @@ def command() -> None:
 def tail(*, count: int, follow: bool, as_json: bool, as_lines: bool) -> None:
     """Write the last records, oldest first."""
     with auditor() as opened:
-        last: list[AuditRow] = []
-        for page in pages(opened):
-            last = [*last, *page][-count:]
-        _show(last, as_json=as_json, as_lines=as_lines)
+        rows = [row for page in last(opened, count) for row in page]
+        _show(rows, as_json=as_json, as_lines=as_lines)
         if follow:
-            _follow(opened, last[-1].seq if last else 0, as_lines=as_lines)
+            _follow(opened, rows[-1].seq if rows else 0, as_lines=as_lines)
 
 
 @command.command
@@ -89,13 +86,6 @@ def export(after: int) -> None:
         for page in pages(opened, after):
             for row in page:
                 json_line("audit-row", _exported(row))
-
-
-def pages(opened: Auditor, after: int = 0) -> Iterator[list[AuditRow]]:
-    """Yield the log in pages, in order."""
-    while page := opened.audit_page(after, PAGE):
-        yield page
-        after = page[-1].seq
 
 
 def verified(opened: Auditor) -> Findings:
