@@ -54,10 +54,13 @@ class Member:
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
-    def end(self) -> int:
-        """Ask it to drain and go; kill the family when it does not. Return its exit code."""
+    def ask_to_end(self) -> None:
+        """Ask it to drain and go. Once: a second SIGTERM means at once."""
         self.go_on()
         self.process.terminate()
+
+    def end(self) -> int:
+        """Wait for its end and return its exit code; kill the family when it takes too long."""
         try:
             return self.process.wait(EXIT_SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -102,8 +105,7 @@ class Crew:
         """End all that are alive; return their exit codes by name."""
         ending = self.alive()
         for member in ending:
-            member.go_on()
-            member.process.terminate()
+            member.ask_to_end()
         return {member.name: member.end() for member in ending}
 
 
