@@ -112,6 +112,21 @@ def test_nothing_but_the_verbs_statements_is_allowed(ledger, facet, sql):
         opened(ledger, facet).execute(sql)
 
 
+def test_no_row_of_the_table_gives_too_much():
+    """What the rights must never be, said apart from the table that says what they are."""
+    may = {(facet, table, act) for facet, rights in RIGHTS.items() for table, acts in rights.items() for act in acts}
+    changes = {right for right in may if right[2] != READ}
+
+    assert not {right for right in changes if right[0] is Facet.AUDITOR}
+    assert not {right for right in changes if right[1] == "audit" and right[2] != INSERT}
+    assert not {right for right in may if right[1] in {"resource", "installation"} and right[2] == DELETE}
+    assert not {right for right in changes if right[1] == "speaks"}
+    assert {Facet.KEEPER} == {facet for facet, table, act in may if table == "operation" and act == DELETE}
+    for table in ("job_type", "artifact", "access"):
+        assert {Facet.OPERATOR} == {facet for facet, name, _ in changes if name == table}
+    assert {Facet.KEEPER, Facet.OPERATOR} == {facet for facet, name, _ in changes if name == "control"}
+
+
 def test_token_is_hidden_from_all_but_the_consumer(ledger):
     """The secret of a lease reads as null for everybody else."""
     seen = {}

@@ -310,6 +310,7 @@ PLANS = [
     ("resource", "release", "SEARCH resource USING INDEX resource_holder"),
     ("admit", "owner", "SEARCH o USING INDEX operation_key"),
     ("admit", "depth", "SEARCH job USING COVERING INDEX job_origin"),
+    ("admit", "span", "SEARCH job"),
     ("refuse", "untold", "SEARCH tally USING INDEX tally_open"),
     ("purge", "results", "SEARCH operation USING INDEX operation_result"),
     ("purge", "operations", "SEARCH operation USING INDEX operation_keep"),

@@ -46,9 +46,8 @@ values (:key, :seq)
 on conflict do nothing;
 
 -- name: span
--- An upper bound of the number of active jobs, without counting them.
-select coalesce(max(seq) - min(seq) + 1, 0) as jobs
-from job;
+-- An upper bound of the number of active jobs, without counting them: both ends of the table, in a select each.
+select coalesce((select max(seq) from job) - (select min(seq) from job) + 1, 0) as jobs;
 
 -- name: depth
 select count(*) as jobs
