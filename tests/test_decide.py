@@ -44,7 +44,7 @@ TEXT = st.text(max_size=5)
 WILD = st.sampled_from([math.nan, math.inf, -math.inf, -1.0]) | st.floats()
 FAILURES = st.one_of(
     st.builds(Transient, TEXT, st.none() | WILD, st.booleans()),
-    st.builds(Snoozed, st.floats(allow_nan=False), TEXT),
+    st.builds(Snoozed, WILD, TEXT),
     st.builds(Crashed, TEXT, st.booleans()),
     st.builds(Permanent, TEXT),
     st.builds(Suspicious, TEXT),
@@ -235,6 +235,7 @@ def test_once_goes_back_only_when_asked(outcome, attempt, seed):
 
 
 @example(outcome=Transient("e", math.nan), attempt=FIRST, seed=1)
+@example(outcome=Snoozed(math.nan), attempt=FIRST, seed=1)
 @example(outcome=Snoozed(math.inf), attempt=FIRST, seed=1)
 @example(outcome=Snoozed(-math.inf), attempt=FIRST, seed=1)
 @given(outcome=FAILURES, attempt=ATTEMPTS, seed=st.integers())

@@ -249,14 +249,28 @@ class AdmitPromises(Promises):
         assert "refused" in bench.events()
 
     def test_flood_of_refusals_is_aggregated(self, bench: Bench) -> None:
-        """Refusals beyond a rate become few records whose counts add up to nothing lost, so that the disk survives."""
+        """Refusals beyond a rate become few records, and how many there were is told later: the disk survives."""
         refusal = Refusal(LOW.name, "svc:d", "r", "G-1", "why")
         before = len(bench.audit())
 
         for _ in range(5):
             bench.producer.admit([], [refusal] * (FLOOD // 5))
+        during = len(bench.audit()) - before
+        bench.due(120)
 
-        assert 1 <= len(bench.audit()) - before < FLOOD // 2
+        assert 1 <= during < FLOOD // 5
+        assert 1 <= len(bench.audit()) - before - during <= 2
+        told = records(bench.audit())[-1]["detail"]
+        assert any(str(untold) in told for untold in (FLOOD - during, FLOOD - during + 1))  # +1: one said "more"
+
+    def test_flood_of_one_kind_hides_no_other(self, bench: Bench) -> None:
+        """Beyond its own rate a rule is only counted; a refusal by another rule, and a duplicate, still get records."""
+        bench.producer.admit([], [Refusal(LOW.name, "svc:d", "r", "G-1", "why")] * FLOOD)
+        before = len(bench.audit())
+        bench.producer.admit([], [Refusal(LOW.name, "svc:d", "r", "G-2", "why")])
+        bench.admit(bench.job(MEDIUM, operation="a"), bench.job(MEDIUM, operation="a"))
+
+        assert ["refused", "admitted", "duplicate"] == [r["event"] for r in records(bench.audit()[before:])]
 
     def _refused(self, bench: Bench, job: Job, rule: str, *, stored: bool = False) -> None:
         (receipt,) = bench.admit(job)
