@@ -21,6 +21,14 @@ end $$;
 
 revoke all on schema public from public;
 
+-- Large objects are everybody's by default: a place to fill the disk beside every limit of the verbs.
+do $$
+begin
+  revoke execute on function lo_creat(integer), lo_create(oid), lo_from_bytea(oid, bytea) from public;
+exception when insufficient_privilege then
+  raise notice 'large objects stay everybody''s: only a superuser can take them back';
+end $$;
+
 -- PostgreSQL lets everybody execute each new function. Only this global form takes that back; "in schema ..." is accepted
 -- and does nothing.
 alter default privileges for role {owner} revoke execute on functions from public;

@@ -21,4 +21,10 @@ from pg_database d
 cross join lateral aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a
 where d.datname = current_database()
   and a.grantee = 0
+union all
+select 'function ' || p.proname, 'execute for everybody: large objects can fill the disk'
+from pg_proc p
+where p.pronamespace = 'pg_catalog'::regnamespace
+  and p.proname in ('lo_creat', 'lo_create', 'lo_from_bytea')
+  and exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a where a.grantee = 0)
 order by 1, 2
