@@ -66,10 +66,18 @@ def replay(tx: Tx, asked: Replay, reason: str) -> Cancelled:
     _expect_one(tx.run(_QUARANTINE["bring_back"], columns))
     _expect_one(tx.run(_QUARANTINE["remove"], {"seq": row["seq"]}))
     said = {"reason": reason, "detail": f"generation {asked.job.generation}"}
-    tx.note(Event.REPLAYED, row, state_from=State.QUARANTINED, state_to=_replayed(state), **said)
-    if state is State.HELD:
-        tx.note(Event.HELD, row, state_from=State.READY, state_to=state, **said)
+    ready = lifecycle.advance(State.QUARANTINED, lifecycle.Event.REPLAY)
+    tx.note(Event.REPLAYED, row, state_from=State.QUARANTINED, state_to=ready, **said)
+    if state in _ONWARD:  # a second step of the life cycle, and so a record of its own
+        step, event = _ONWARD[state]
+        tx.note(event, row, state_from=ready, state_to=lifecycle.advance(ready, step), **said)
     return Cancelled(row["id"], state)
+
+
+_ONWARD = {
+    State.HELD: (lifecycle.Event.HOLD, Event.HELD),
+    State.SCHEDULED: (lifecycle.Event.POSTPONE, Event.REPLAYED),
+}
 
 
 def _find(tx: Tx, job_id: str) -> Row | None:
@@ -154,11 +162,6 @@ def _state(tx: Tx, asked: Replay) -> State:
     if asked.entry not in {State.READY, State.SCHEDULED}:
         raise PolicyError("S-replay", "a replay enters ready or held", fix="judge the job again")
     return State.SCHEDULED if asked.job.available_at > tx.now else State.READY
-
-
-def _replayed(state: State) -> State:
-    ready = lifecycle.advance(State.QUARANTINED, lifecycle.Event.REPLAY)
-    return ready if state is State.HELD else state
 
 
 def _columns(tx: Tx, row: Row, asked: Replay) -> dict[str, Any]:
