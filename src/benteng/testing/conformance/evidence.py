@@ -7,7 +7,7 @@ from benteng.job import ArtifactRef, Refs, sha256_hex
 from benteng.store.records import Question
 from benteng.testing.bench import Bench, records
 from benteng.testing.conformance.base import Promises
-from benteng.testing.ledger import ACTOR, LOW, MEDIUM, POOL
+from benteng.testing.ledger import ACTOR, LOW, MEDIUM, POOL, make_policy, type_row
 
 DIGEST = sha256_hex(b"artifact")
 
@@ -104,6 +104,16 @@ class EvidencePromises(Promises):
             grant.evidence.speaks,
             grant.evidence.now,
         )
+
+    def test_grant_tells_of_a_changed_policy(self, bench: Bench) -> None:
+        """A job judged under one policy and started under another: the second judgement can see that they differ."""
+        job = bench.admitted()
+        changed = make_policy(LOW.name, limits={"run_seconds_max": 1.0})
+        bench.operator.apply_types([type_row(changed)], "a reason")
+
+        (grant,) = bench.claim()
+
+        assert (LOW.sha256, changed.sha256) == (job.policy_sha256, grant.evidence.policy_sha256)
 
     def test_access_is_recorded(self, bench: Bench) -> None:
         """A new access rule leaves a record with its reason."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benteng.errors import PolicyError
+from benteng.errors import NeedsAction, PolicyError
 from benteng.job import Attempt, Job
 from benteng.lifecycle import OperationState, QuarantineReason, State
 from benteng.store.records import Disposal
@@ -86,6 +86,18 @@ class QuarantinePromises(Promises):
             bench.operator.discard([job.id], "a reason", free=True)
 
         assert State.QUARANTINED is bench.state(job.id)
+
+    def test_freeing_a_high_operation_needs_an_action(self, bench: Bench) -> None:
+        """Nobody alone frees the key of a HIGH operation that was started; without `free` it is discarded and kept."""
+        grant = bench.started(HIGH, operation="1")
+        bench.settle(quarantine(grant))
+
+        with pytest.raises(NeedsAction):
+            bench.operator.discard([grant.job.id], "a reason", free=True)
+        assert State.QUARANTINED is bench.state(grant.job.id)
+        bench.operator.discard([grant.job.id], "a reason")
+
+        assert OperationState.KEPT is bench.view(grant.job.id).operation
 
     # -- resolve
 
