@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -171,3 +172,13 @@ def test_a_file_that_cannot_be_read_exits_74(project):
 
     assert 74 == ended.code
     assert "nothing.json: No such file or directory" in ended.talk
+
+
+def test_every_schema_is_in_the_reference():
+    """Scripts can look up each document that a command writes."""
+    root = Path(__file__).parents[2]
+    source = "\n".join(path.read_text() for path in (root / "src/benteng/ops").rglob("*.py"))
+    nouns = set(re.findall(r'(?:document|json_line|_tell|_told|show_page)\(\s*"([a-z-]+)"', source))
+
+    assert {"error", "job", "policy-lock", "resolved"} < nouns
+    assert [] == [n for n in sorted(nouns) if f"`benteng.{n}/1`" not in (root / "docs/reference/cli.md").read_text()]

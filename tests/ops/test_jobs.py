@@ -146,4 +146,4 @@ def test_kill_tells_how_many_jobs_go_on(project):
     project.enqueue("greet", name="a")
     project.claim("greet@1")
 
-    assert "1 running jobs of greet@1 go on" in project.call("kill", "greet", "--reason", "x").talk
+    assert "1 running job of greet@1 may go on" in project.call("kill", "greet", "--reason", "x").talk

@@ -142,6 +142,11 @@ def span(seconds: float) -> str:
     return f"{max(seconds, 0.0):.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - a digit where it matters
 
 
+def many(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 job`, `2 jobs`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def age(then: Instant, now: Instant) -> str:
     """Return how long ago an instant was, for people."""
     return span((now - then) / SECOND) if then else ""

@@ -16,12 +16,12 @@ from benteng.audit import AuditRecord, Event
 from benteng.clock import SECOND, Instant
 from benteng.evidence import ControlMode, ControlScope
 from benteng.lifecycle import OperationState, QuarantineReason, State
-from benteng.ops.output import age, span, when
+from benteng.ops.output import age, many, span, when
 from benteng.policy import Tier
 from benteng.store.records import AuditRow, JobView, ResourceView
 
-WORKER_SECONDS_MAX = 60.0
-"""A pool whose workers gave no sign of life for so long has none, as far as anybody can tell."""
+WORKER_SECONDS_MAX = 75.0
+"""A pool whose workers gave no sign of life for so long has none, as far as anybody can tell: they give one every 30 s."""
 
 NEEDS_ACTION = "at HIGH this needs an Action with another person's vote (dev: one person)"
 
@@ -116,9 +116,9 @@ def _ready(view: JobView, draft: _Draft, known_types: frozenset[str]) -> None:
     if _worker(view, draft):
         reasons.append(f"no worker of pool {view.pool} is alive")
     if view.ahead:
-        reasons.append(f"{view.ahead} ready jobs of its pool come first")
+        reasons.append(f"{many(view.ahead, 'ready job')} of its pool come first")
     if view.handbacks:
-        draft.facts.append(f"it was handed back {view.handbacks} times without being run")
+        draft.facts.append(f"it was handed back {many(view.handbacks, 'time')} without being run")
     draft.headline = (
         f"it can start, but {'; '.join(reasons)}" if reasons else "it can start now: the next free worker takes it"
     )
@@ -242,7 +242,7 @@ def _since(view: JobView, draft: _Draft, *events: Event) -> None:
 def _tries(view: JobView, draft: _Draft) -> None:
     spent = [f"{count} {name}" for count, name in ((view.crashes, "crashed"), (view.snoozes, "snoozed")) if count]
     if view.attempts or spent:
-        draft.facts.append(f"{view.attempts} attempts spent" + (f" ({', '.join(spent)})" if spent else ""))
+        draft.facts.append(f"{many(view.attempts, 'attempt')} spent" + (f" ({', '.join(spent)})" if spent else ""))
     if view.error and view.state is State.SCHEDULED:
         draft.facts.append(f"last error: {view.error}")
 

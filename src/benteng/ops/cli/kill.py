@@ -11,7 +11,7 @@ from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.lifecycle import State
 from benteng.ops.cli.options import json_option, operator, rules
 from benteng.ops.exits import Exit, Fault
-from benteng.ops.output import document, say, table
+from benteng.ops.output import document, many, say, table
 from benteng.ops.views import control as control_view
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _say_running(opened: Operator, switches: list[Control], *, opening: bool) ->
         asked = Query(states=(State.RUNNING,), type=of_type, origin=of_origin, limit=1000)
         running = opened.find(asked).lines
         if running:
-            say(f"{len(running)} running jobs of {switch.name} go on; stop one with: benteng jobs cancel JOB")
+            say(f"{many(len(running), 'running job')} of {switch.name} may go on: see benteng jobs cancel")
 
 
 def _show(switches: list[Control], *, as_json: bool) -> None:
