@@ -21,7 +21,7 @@ from benteng.policy import Tier
 from benteng.store.records import AuditRow, JobView, ResourceView
 
 WORKER_SECONDS_MAX = 75.0
-"""A pool whose workers gave no sign of life for so long has none, as far as anybody can tell: they give one every 30 s."""
+"""A pool whose workers gave no sign of life for so long has none; a live one gives it every 30 s."""
 
 NEEDS_ACTION = "at HIGH this needs an Action with another person's vote (dev: one person)"
 
