@@ -1,0 +1,71 @@
+"""Give up every capability, and become another user: what root must do before it runs what it does not trust.
+
+After `drop` neither this process nor anything it executes can have a capability again. Source: capabilities(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import Final
+
+from benteng.worker.sandbox import syscalls, system
+
+VERSION_3: Final = 0x2008_0522
+PR_CAPBSET_DROP: Final = 24
+PR_CAP_AMBIENT: Final = 47
+PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+NUMBERS_MAX: Final = 64
+CAP_SETPCAP: Final = 8
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Sets(ctypes.Structure):
+    _fields_ = tuple(
+        (f"{name}_{half}", ctypes.c_uint32) for half in (0, 1) for name in ("effective", "permitted", "inheritable")
+    )
+
+
+def become(uid: int, gid: int) -> None:
+    """Be that user and group for ever, with no other group. Needs root; raises OSError, also when it did not hold."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid) or os.getgroups():
+        raise OSError(errno.EPERM, "the user did not change")
+
+
+def limit() -> None:
+    """Take every capability out of the bounding set, where the right to do so is there. Before `become`."""
+    if not held() >> CAP_SETPCAP & 1:
+        return
+    for capability in range(NUMBERS_MAX):
+        try:
+            system.prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # EINVAL: the kernel has no more
+                raise
+            return
+
+
+def drop() -> tuple[str, ...]:
+    """Give up all capabilities; return the layer. Raises OSError, also when one is left."""
+    system.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    syscalls.call("capset", _Header(VERSION_3, 0), _Sets())
+    if held():
+        raise OSError(errno.EPERM, "a capability is left")
+    return ("capabilities",)
+
+
+def held() -> int:
+    """Return the capabilities that this process has or could take, as bits. Raises OSError."""
+    sets = _Sets()
+    syscalls.call("capget", _Header(VERSION_3, 0), sets)
+    words = [
+        int(getattr(sets, f"{name}_{half}")) << 32 * half for half in (0, 1) for name in ("effective", "permitted")
+    ]
+    return words[0] | words[1] | words[2] | words[3]

@@ -1,0 +1,126 @@
+"""Which layers hold a cell, and which of them each tier needs: one table, read by worker, docs and `isolation report`.
+
+A cell gets work only when every layer that its tier requires is in force; what is only used when present is reported.
+(issue 4; DESIGN section 5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from benteng.policy import Tier
+
+
+class Need(StrEnum):
+    """What a tier makes of a layer: without it no work; used when present; not used."""
+
+    REQUIRED = "R"
+    USED = "+"
+    UNUSED = "-"
+
+
+class Missing(StrEnum):
+    """What happens without a required layer: no work; no work in prod, loud in dev; it is only reported."""
+
+    REFUSE = "refuse"
+    LOUD_IN_DEV = "refuse; dev: loud"
+    REPORT = "report"
+
+
+class Seen(StrEnum):
+    """Who knows whether a layer is in force.
+
+    cell        the cell itself, when it says Hello
+    supervisor  the supervisor, which looks at the process or arranges the layer itself
+    """
+
+    CELL = "cell"
+    SUPERVISOR = "supervisor"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One layer: what each tier makes of it, what happens without it, who sees it, and what it does."""
+
+    low: Need
+    medium: Need
+    high: Need
+    missing: Missing
+    seen: Seen
+    does: str
+
+    def need(self, tier: Tier) -> Need:
+        """Return what a tier makes of it."""
+        return {Tier.LOW: self.low, Tier.MEDIUM: self.medium, Tier.HIGH: self.high}[tier]
+
+
+_R, _USED, _NO = Need.REQUIRED, Need.USED, Need.UNUSED
+_CELL, _SUPERVISOR = Seen.CELL, Seen.SUPERVISOR
+
+LAYERS: Final[Mapping[str, LayerRow]] = MappingProxyType(
+    {
+        "group": LayerRow(_R, _R, _R, Missing.REFUSE, _CELL, "a session of its own, so that all of it can be killed"),
+        "descriptors": LayerRow(_R, _R, _R, Missing.REFUSE, _CELL, "only the line to the supervisor is open"),
+        "environment": LayerRow(_R, _R, _R, Missing.REFUSE, _SUPERVISOR, "chosen variables, none a credential"),
+        "rlimits": LayerRow(_R, _R, _R, Missing.REFUSE, _CELL, "bounds of memory, file size, open files, no core dump"),
+        "no_new_privs": LayerRow(_R, _R, _R, Missing.REFUSE, _SUPERVISOR, "no set-uid program gives anything"),
+        "parent": LayerRow(_R, _R, _R, Missing.REFUSE, _CELL, "it dies with its zygote"),
+        "store_unreadable": LayerRow(
+            _R, _R, _R, Missing.LOUD_IN_DEV, _SUPERVISOR, "the store's file lies outside what the cell may read"
+        ),
+        "capabilities": LayerRow(_NO, _R, _R, Missing.REFUSE, _SUPERVISOR, "no capability, also not as root"),
+        "landlock_files": LayerRow(
+            _NO, _R, _R, Missing.REFUSE, _CELL, "reads interpreter, libraries, app and artifacts; writes its scratch"
+        ),
+        "seccomp": LayerRow(
+            _NO,
+            _R,
+            _R,
+            Missing.REFUSE,
+            _SUPERVISOR,
+            "no processes, programs, kernel objects; no hold on others",
+        ),
+        "no_network": LayerRow(_NO, _R, _R, Missing.REFUSE, _CELL, "no socket can be made, bound or connected"),
+        "landlock_tcp": LayerRow(_NO, _USED, _USED, Missing.REPORT, _CELL, "TCP to nowhere (Linux 6.7), a second wall"),
+        "landlock_scopes": LayerRow(
+            _NO, _USED, _USED, Missing.REPORT, _CELL, "signals and abstract sockets only within (Linux 6.12)"
+        ),
+        "network_namespace": LayerRow(_NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "a network with nothing in it"),
+        "ipc_namespace": LayerRow(_NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "shared memory of its own"),
+        "own_uid": LayerRow(_USED, _USED, _R, Missing.LOUD_IN_DEV, _SUPERVISOR, "a uid that owns nothing else"),
+        "fork_per_job": LayerRow(_NO, _NO, _R, Missing.REFUSE, _SUPERVISOR, "no process sees two jobs"),
+    }
+)
+"""The layers, in the order in which they are explained. Names as in `Hello` and `isolation report`."""
+
+
+def required(tier: Tier, *, seen: Seen | None = None) -> frozenset[str]:
+    """Return the layers without which a tier gets no work; only those that `seen` knows of, if given."""
+    rows = LAYERS.items()
+    return frozenset(
+        name for name, row in rows if row.need(tier) is Need.REQUIRED and (seen is None or row.seen is seen)
+    )
+
+
+def missing(tier: Tier, in_force: Iterable[str]) -> tuple[str, ...]:
+    """Return the required layers that are not in force, in the order of the table."""
+    there = frozenset(in_force)
+    return tuple(name for name in LAYERS if name in required(tier) and name not in there)
+
+
+def is_loud_only(name: str) -> bool:
+    """Whether `dev` goes on without this layer, loudly."""
+    return LAYERS[name].missing is Missing.LOUD_IN_DEV
+
+
+def as_markdown() -> str:
+    """Return the table for docs/reference/isolation.md."""
+    head = "| layer | LOW | MEDIUM | HIGH | when missing | what it does |\n|---|---|---|---|---|---|\n"
+    return head + "".join(
+        f"| `{name}` | {row.low} | {row.medium} | {row.high} | {row.missing} | {row.does} |\n"
+        for name, row in LAYERS.items()
+    )

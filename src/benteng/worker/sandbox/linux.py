@@ -1,0 +1,97 @@
+"""Shut a zygote in before it imports the app, and each cell once more after its fork: the composition of the layers.
+
+The pool layer holds what every cell of the pool may do, the job layer takes away what one job does not need. The job
+layer is whole in itself: a pool that mixes LOW with other tiers has no pool layer, and its cells are held all the same.
+Trust: what runs afterwards is hostile. Whatever cannot be put in force raises, and the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from typing import Final
+
+from benteng.policy import Tier
+from benteng.worker.sandbox import capabilities, landlock, namespaces, roots, seccomp, system
+from benteng.worker.sandbox.seccomp import Filter, Layer
+
+PROCESSES_MAX: Final = 1024
+"""Processes and threads of a pool that has a uid of its own, all its cells together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What a pool's processes may touch.
+
+    read       what all may read;  write: what all may write, beside each cell's scratch: from the pool's settings
+    scratch    the directory in which the cells' scratch directories are made
+    own_uid    the uid has no other files than the pool's
+    execute    the zygote may start programs: its own interpreter, for cells that are exec'd
+    """
+
+    read: tuple[str, ...]
+    write: tuple[str, ...] = ()
+    scratch: str = ""
+    own_uid: bool = False
+    execute: str = ""
+
+
+def leave_host() -> tuple[str, ...]:
+    """Leave the host's network and IPC and the right to any capability. Before the change of uid."""
+    layers = namespaces.enter()
+    capabilities.limit()
+    return layers
+
+
+def enter_pool(walls: Walls) -> tuple[str, ...]:
+    """Shut this zygote in, for ever; return the layers. After the change of uid, before the app. Raises OSError."""
+    layers = [*capabilities.drop()]
+    if not system.no_new_privileges():
+        raise OSError("the kernel does not confirm no_new_privs")
+    if walls.own_uid:
+        resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
+    version = landlock.abi()
+    given = list(roots.grants((*walls.read, _own_proc()), (*walls.write, walls.scratch)))
+    if walls.execute:
+        given += [landlock.Grant(path, landlock.Access.EXECUTE) for path in (walls.execute, *roots.LOADERS)]
+    layers += landlock.restrict(given, version)
+    layers += seccomp.install(
+        Filter(Layer.POOL, execute=bool(walls.execute), own_uid=walls.own_uid, landlock_abi=version)
+    )
+    return tuple(layers)
+
+
+def enter_job(walls: Walls, tier: Tier, scratch: str) -> tuple[str, ...]:
+    """Shut this cell in, for ever, with only its own scratch to write; return the layers. Raises OSError."""
+    layers = [*capabilities.drop()]
+    version = landlock.abi()
+    layers += landlock.restrict(roots.grants(walls.read, (*walls.write, scratch)), version)
+    layers += seccomp.install(job_filter(walls, tier, version))
+    return (*layers, "no_network")
+
+
+def job_filter(walls: Walls, tier: Tier, version: int) -> Filter:
+    """Return the filter of a cell. At HIGH a violation ends it, so that it is known for certain."""
+    return Filter(
+        Layer.JOB,
+        kill=tier is Tier.HIGH,
+        own_uid=walls.own_uid,
+        landlock_abi=version,
+        pid=os.getpid() if version < landlock.ABI_SCOPE else 0,
+    )
+
+
+def prepare(walls: Walls) -> None:
+    """Assemble the cells' filters before any cell is forked."""
+    version = landlock.abi()
+    if version >= landlock.ABI_SCOPE:
+        for tier in (Tier.MEDIUM, Tier.HIGH):
+            seccomp.prepared(job_filter(walls, tier, version))
+
+
+def _own_proc() -> str:
+    """Return this process's directory in /proc, pinned: its children are found there, and the rule must stay true."""
+    path = f"/proc/{os.getpid()}"
+    os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # kept open for ever: the kernel may else forget the entry
+    return path

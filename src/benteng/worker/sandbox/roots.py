@@ -1,0 +1,78 @@
+"""What a sandboxed cell may read: interpreter, libraries, public data of the system, the app, artifacts. Nothing else.
+
+The store, keys and configuration must lie elsewhere: Landlock cannot take back what lies below a granted directory, so
+a worker compares these roots with them before it starts (`exposes`).
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from benteng.worker.sandbox.landlock import Access, Grant
+
+SYSTEM: Final = (
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/share/zoneinfo",
+    "/usr/share/locale",
+    "/usr/share/ca-certificates",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/os-release",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/ca-trust/extracted",
+    "/dev/urandom",
+    "/dev/zero",
+)
+"""Public data of a Linux system; what does not exist is granted to nobody. Not /etc/ssl: it has private keys."""
+
+DEVICES: Final = ("/dev/null",)
+
+LOADERS: Final = (
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+)
+"""What the kernel starts to load a dynamic program; a grant to execute one is no use without it."""
+
+
+def python() -> tuple[str, ...]:
+    """Return the directories of this interpreter and its packages."""
+    places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    shared = sysconfig.get_config_var("LIBDIR")
+    own = Path(__file__).resolve().parents[3]
+    found = [*places, *((shared,) if isinstance(shared, str) else ()), str(own / "benteng")]
+    found += [f"{prefix}/pyvenv.cfg" for prefix in {sys.prefix, sys.base_prefix}]
+    return tuple(dict.fromkeys(place for place in found if place))
+
+
+def readable(app: Iterable[str], artifacts: str = "") -> tuple[str, ...]:
+    """Return all that a cell may read: of system and interpreter, the app's directories and the artifacts'."""
+    given = [*app, *((artifacts,) if artifacts else ())]
+    return tuple(dict.fromkeys((*SYSTEM, *python(), *given)))
+
+
+def grants(read: Iterable[str], write: Iterable[str]) -> tuple[Grant, ...]:
+    """Return what Landlock is told."""
+    return (
+        *(Grant(path, Access.READ) for path in read),
+        *(Grant(path, Access.WRITE) for path in write),
+        *(Grant(path, Access.DEVICE) for path in DEVICES),
+    )
+
+
+def exposes(root: str, secret: Path) -> bool:
+    """Whether a file or directory lies in what may be read, by its real path; also one that does not exist yet."""
+    return secret.resolve().is_relative_to(Path(root).resolve())
