@@ -162,7 +162,10 @@ TWINS = {
     ),
     "crash budget": (
         "poison job",
-        [("store/sqlite/settle.py", "if spent.crashes >= limits.crashes_max or ", "if ")],
+        [
+            ("store/sqlite/settle.py", "if spent.crashes >= limits.crashes_max or ", "if "),
+            ("decide.py", "if attempt.crashes + 1 >= policy.limits.crashes_max or ", "if "),  # the worker's own bound
+        ],
     ),
     "one audit record": (
         "audit",
