@@ -12,8 +12,6 @@ from benteng.store.open import default_dsn, open_operator, open_producer, path_o
 @pytest.mark.parametrize(
     "dsn",
     [
-        "postgres://u:hunter2@h/db",
-        "postgresql://u:hunter2@h/db",
         "redis://:hunter2@h/0",
         "mysql://u:hunter2@h/db",
         "ledger.db",

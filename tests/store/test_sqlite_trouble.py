@@ -78,6 +78,15 @@ def replace_by(ledger, other):
     ledger.path.chmod(0o600)
 
 
+def in_threads(act, batches):
+    """Act on each batch in a thread of its own, all at once."""
+    threads = [threading.Thread(target=act, args=(batch,)) for batch in batches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def big(bench, n):
     """Jobs that need pages."""
     return [bench.job(payload=b'{"x":"%s"}' % (b"y" * 20_000)) for _ in range(n)]
@@ -120,6 +129,24 @@ def test_opening_waits_for_a_writer(ledger, bench):
         ledger.consumer()
         ledger.producer().admit([Admission(bench.job())])
         timer.join()
+
+
+def test_many_writers_wait_for_each_other(ledger, bench):
+    """Eight writers at once, and a reader that holds an old state: nobody sees that the file was locked (case C81)."""
+    batches = [[bench.job() for _ in range(10)] for _ in range(8)]
+    answers = []
+
+    def admit(batch):
+        producer = ledger.producer()
+        answers.extend(producer.admit([Admission(job)])[0].disposal for job in batch)
+
+    with closing(sqlite3.connect(ledger.path)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from job").fetchone()
+        in_threads(admit, batches)
+
+    assert [Disposal.ADMITTED] * 80 == answers
+    check_ledger(ledger)
 
 
 def test_full_disk_stores_nothing_of_a_verb(ledger, bench):
@@ -284,11 +311,7 @@ def test_threads_of_one_process_share_a_connection(ledger, bench):
     def admit(batch):
         answers.extend(bench.producer.admit([Admission(job)])[0].disposal for job in batch)
 
-    threads = [threading.Thread(target=admit, args=(batch,)) for batch in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(admit, jobs)
 
     assert [Disposal.ADMITTED] * 80 == answers
     check_ledger(ledger)

@@ -37,8 +37,8 @@ APPLICATION_ID = 0x62746E67
 
 SCHEMA_VERSION = 1
 ENVIRONMENTS = ("dev", "prod")
-BUSY_SECONDS = 2.5
-BUSY_TRIES = 2
+BUSY_SECONDS = 5.0
+BUSY_PAUSE_MS_MAX = 8
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 WAL_BYTES_KEPT = 64 * 1024 * 1024
 
@@ -111,7 +111,7 @@ def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{quote(os.fspath(path))}?mode=rw",
         uri=True,
-        timeout=BUSY_SECONDS,
+        timeout=0,  # see `retried`
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
@@ -129,7 +129,7 @@ def _text(data: bytes) -> str:
 
 
 def _prepare(connection: sqlite3.Connection, place: Place, *, create: bool) -> None:
-    known = _known(connection, place.path)
+    known = retried(lambda: _known(connection, place.path))
     if not known and not create:
         raise StoreDamaged(f"the ledger {place.path} is empty now. Stop, and find out who emptied it")
     _defend(connection)
@@ -140,12 +140,12 @@ def _prepare(connection: sqlite3.Connection, place: Place, *, create: bool) -> N
         connection.execute(guard)
     if not known:
         _create(connection, place)
-    _check_environment(connection, place)
+    retried(lambda: _check_environment(connection, place))
 
 
 def _known(connection: sqlite3.Connection, path: Path) -> bool:
     """Return True for a ledger of ours, False for an empty file. Raises for anything else."""
-    application = retried(lambda: _value(connection, "pragma application_id"))
+    application = _value(connection, "pragma application_id")
     version = _value(connection, "pragma user_version")
     objects = _value(connection, "select count(*) from sqlite_master")
     if (application, version, objects) == (0, 0, 0):
@@ -227,15 +227,18 @@ def own_origin() -> str:
 
 
 def retried(ask: Callable[[], Answer]) -> Answer:
-    """Return what `ask` returns; while somebody else holds the file, pause and try again, within bounds."""
-    for left in range(BUSY_TRIES - 1, -1, -1):
+    """Return what `ask` returns; while somebody else writes, pause for a random few ms and try again, within bounds.
+
+    SQLite's own handler sleeps up to 100 ms between two tries, so that under load the same process wins for seconds.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
         try:
             return ask()
         except sqlite3.Error as error:
-            if not left or faults.code(error) not in faults.BUSY:
+            if faults.code(error) not in faults.BUSY or time.monotonic() > deadline:
                 raise
-            time.sleep(secrets.randbelow(100) / 1_000)
-    raise AssertionError("unreachable: the last try returns or raises")
+            time.sleep((1 + secrets.randbelow(BUSY_PAUSE_MS_MAX)) / 1_000)
 
 
 def _value(connection: sqlite3.Connection, sql: str) -> Any:
