@@ -20,6 +20,7 @@ from benteng.lifecycle import ENTRY, TERMINAL, TRANSITIONS, QuarantineReason, St
 from benteng.ops.cli import COMMANDS
 from benteng.ops.cli import main as main_command
 from benteng.ops.exits import MEANINGS, Exit
+from benteng.store.postgres.roles import FACET_VERBS, LIMITS, SHARED_VERBS, group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,10 +92,35 @@ def exit_codes() -> str:
     return "\n".join(["| code | name | meaning |", "|---|---|---|", *rows, ""])
 
 
+def facet_table() -> str:
+    """Tabulate which facet may call which verb, with the login's group."""
+    rows = [
+        f"| {facet} | `{group(facet)}` | {', '.join(f'`{verb}`' for verb in sorted(verbs)) or 'none yet'} |"
+        for facet, verbs in FACET_VERBS.items()
+    ]
+    shared = ", ".join(f"`{verb}`" for verb in sorted(SHARED_VERBS))
+    head = ["| facet | group | verbs |", "|---|---|---|"]
+    return "\n".join(
+        [*head, *rows, "", f"Every facet may also call {shared}: versions, and as whom the ledger knows it.", ""]
+    )
+
+
+def login_limits() -> str:
+    """Tabulate the limits of a login of each facet."""
+    rows = [
+        f"| {facet} | {at.connections} | {at.statement_seconds} s | {at.lock_seconds} s | {at.idle_seconds} s |"
+        for facet, at in LIMITS.items()
+    ]
+    head = ["| facet | connections | a statement | a wait for a lock | an idle transaction |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
+    "facet-table": facet_table,
     "job-life-cycle": job_life_cycle,
+    "login-limits": login_limits,
     "make-targets": make_targets,
     "operation-life-cycle": operation_life_cycle,
 }

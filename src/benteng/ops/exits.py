@@ -28,6 +28,7 @@ class Exit(IntEnum):
     NOT_COMPLETED = 27
     BROKEN = 30
     DIFFERS = 32
+    EXCESS = 34
     DAMAGED = 65
     INTERNAL = 70
     IO = 74
@@ -51,6 +52,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.NOT_COMPLETED: "the job that was waited for did not complete, or not in time",
     Exit.BROKEN: "the audit log does not verify",
     Exit.DIFFERS: "code, lock file and ledger do not say the same",
+    Exit.EXCESS: "somebody may do more in the database than the table of roles gives",
     Exit.DAMAGED: "the store's content is not what it should be: stop and look",
     Exit.INTERNAL: "a fault of benteng; BENTENG_DEBUG=1 shows where",
     Exit.IO: "a file could not be read or written",

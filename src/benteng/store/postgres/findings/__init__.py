@@ -76,11 +76,16 @@ def verify(dsn: str) -> list[Finding]:
     try:
         with roles.connect(dsn) as connection:
             connection.read_only = True
-            if not _is_installed(connection):
-                return [Finding("R-missing", roles.TABLES, "is not installed", "run benteng migrate up", excess=False)]
-            return [*_ask_all(connection), *_bodies(connection)]
+            return examine(connection)
     except psycopg.errors.InsufficientPrivilege:
         raise StoreUnavailable("this login may not look: use a superuser's address") from None
+
+
+def examine(connection: Connection) -> list[Finding]:
+    """As `verify`, on an open connection, in the transaction that it is in."""
+    if not _is_installed(connection):
+        return [Finding("R-missing", roles.TABLES, "is not installed", "run benteng migrate up", excess=False)]
+    return [*_ask_all(connection), *_bodies(connection)]
 
 
 def shipped() -> dict[str, set[str]]:

@@ -1,4 +1,5 @@
--- R-facets: a login is not exactly one service in exactly one facet.
+-- R-facets: a login is not exactly one service in exactly one facet. A member of a group without a row may be a login of
+-- another ledger on this server: every verb of this one refuses it.
 with member as (
   select r.rolname, r.rolcanlogin, pg_get_userbyid(m.roleid) as role, l.facet
   from pg_auth_members m
@@ -19,9 +20,9 @@ select s.rolname, 'is no login: whoever is its member holds a facet unseen'
 from service s
 where not s.rolcanlogin
 union all
-select s.rolname, 'is a member of ' || array_to_string(s.roles, ', ') || ' and registered as ' || coalesce(s.facet, 'nothing')
+select s.rolname, 'is a member of ' || array_to_string(s.roles, ', ') || ' and registered as ' || s.facet
 from service s
-where 'benteng_' || coalesce(s.facet, '') <> all (s.roles)
+where 'benteng_' || s.facet <> all (s.roles)
 union all
 select l.name, 'is registered as ' || l.facet || ' and does not exist: whoever makes a role of that name gets the facet'
 from benteng.login l

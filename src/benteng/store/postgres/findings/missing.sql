@@ -9,4 +9,11 @@ join pg_proc p on p.proname = split_part(g.pair, ' ', 2) and p.pronamespace = to
 join pg_roles r on r.rolname = split_part(g.pair, ' ', 1)
 where not has_function_privilege(r.oid, p.oid, 'execute')
    or not has_schema_privilege(r.oid, p.pronamespace, 'usage')
+union all
+select l.name, 'is registered as ' || l.facet || ' and no member of its group'
+from benteng.login l
+join pg_roles r on r.rolname = l.name
+where not exists (
+  select from pg_auth_members m
+  where m.member = r.oid and pg_get_userbyid(m.roleid) = 'benteng_' || l.facet)
 order by 1, 2
