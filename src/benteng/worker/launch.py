@@ -148,7 +148,7 @@ def _check_pending(settings: WorkerSettings) -> None:
                 f"P-{missing[0].floor}", f"{tier} jobs need what this version does not have: {names}", fix=fix
             )
         if missing:
-            settings.say("warning", rule="P-pending", why=f"{tier}: not enforced yet: {names}")
+            settings.say("warning", rule="F-pending", why=f"{tier}: not enforced yet: {names}")
 
 
 def _keeper(settings: WorkerSettings, stack: ExitStack) -> Tend:
