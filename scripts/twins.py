@@ -29,6 +29,7 @@ class Twin(NamedTuple):
     old: str
     new: str
     tests: str
+    suite: str = SUITE
 
 
 TWINS = (
@@ -192,6 +193,121 @@ TWINS = (
         '    tx._connection.execute("commit"), tx._connection.execute("begin immediate")\n',
         "killed and claim",
     ),
+    # -- the pure core
+    Twin(
+        "claim-of-scheduled",
+        "benteng/lifecycle.py",
+        "Event.STAGE: State.READY,",
+        "Event.STAGE: State.READY,\n        Event.CLAIM: State.RUNNING,",
+        "running_is",
+        "tests/test_lifecycle.py",
+    ),
+    Twin(
+        "refused-keeps-key",
+        "benteng/lifecycle.py",
+        "{QuarantineReason.REFUSED, QuarantineReason.EXPIRED}",
+        "{QuarantineReason.EXPIRED}",
+        "never_started",
+        "tests/test_lifecycle.py",
+    ),
+    Twin(
+        "verdict-is-true", "benteng/verdict.py", "raise TypeError(msg)", "return True", "truth", "tests/test_verdict.py"
+    ),
+    Twin(
+        "one-attempt-more",
+        "benteng/decide.py",
+        "if attempt.number >= policy.limits.attempts_max:",
+        "if attempt.number > policy.limits.attempts_max:",
+        "last_attempt",
+        "tests/test_decide.py",
+    ),
+    Twin(
+        "one-crash-more",
+        "benteng/decide.py",
+        "attempt.crashes + 1 >=",
+        "attempt.crashes >=",
+        "crash_is",
+        "tests/test_decide.py",
+    ),
+    Twin(
+        "once-retried",
+        "benteng/decide.py",
+        "policy.effect is Effect.ONCE and not outcome.explicit",
+        "False",
+        "once",
+        "tests/test_decide.py",
+    ),
+    Twin(
+        "once-crash-retried",
+        "benteng/decide.py",
+        "    if policy.effect is Effect.ONCE:\n        return _quarantine(QuarantineReason.UNCERTAIN, outcome.how)\n",
+        "",
+        "unclear",
+        "tests/test_decide.py",
+    ),
+    Twin(
+        "once-drain-retried",
+        "benteng/decide.py",
+        'return _quarantine(QuarantineReason.UNCERTAIN, "killed by a drain")',
+        'return Decision(Disposition.INTERRUPT, error="killed by a drain")',
+        "unclear",
+        "tests/test_decide.py",
+    ),
+    Twin("no-jitter", "benteng/decide.py", "rng.uniform(0.0, ceiling)", "ceiling", "spread", "tests/test_decide.py"),
+    Twin(
+        "any-retry-explicit",
+        "benteng/outcome.py",
+        "return Transient(text)",
+        "return Transient(text, explicit=True)",
+        "unknown",
+        "tests/test_outcome.py",
+    ),
+    Twin(
+        "defaults-first", "benteng/outcome.py", "(table, ERRORS)", "(ERRORS, table)", "table", "tests/test_outcome.py"
+    ),
+    Twin(
+        "base-first",
+        "benteng/outcome.py",
+        "in raised.__mro__",
+        "in reversed(raised.__mro__)",
+        "derived",
+        "tests/test_outcome.py",
+    ),
+    Twin(
+        "major-in-key",
+        "benteng/job.py",
+        'type_name.partition("@")[0]',
+        "type_name",
+        "major or golden",
+        "tests/test_job.py",
+    ),
+    Twin("key-by-order", "benteng/job.py", ', order="deterministic"', "", "order", "tests/test_job.py"),
+    Twin("type-name-loose", "benteng/policy.py", "@[1-9][0-9]{0,3}", "@[0-9]*", "type_name", "tests/test_job.py"),
+    Twin(
+        "digest-unsorted",
+        "benteng/policy.py",
+        'msgspec.json.encode(self, order="sorted")',
+        "msgspec.json.encode(self)",
+        "digest",
+        "tests/test_policy.py",
+    ),
+    Twin(
+        "floor-attempts",
+        "benteng/policy.py",
+        "Tier.HIGH: 5}",
+        "Tier.HIGH: 25}",
+        "floor",
+        "tests/test_policy.py",
+    ),
+    Twin(
+        "floor-once",
+        "benteng/policy.py",
+        "p.tier is not Tier.LOW or p.effect is Effect.REPEATABLE",
+        "True",
+        "floor",
+        "tests/test_policy.py",
+    ),
+    Twin("lock-size", "benteng/policy.py", "len(data) > LOCK_BYTES_MAX", "False", "bad_lock", "tests/test_policy.py"),
 )
 
 
@@ -200,29 +316,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Broken twins of the store, and the tests that catch them.")
     parser.add_argument("names", nargs="*", help="only these twins")
     chosen = [twin for twin in TWINS if not (names := parser.parse_args().names) or twin.name in names]
-    code, said = _run(None, " or ".join(f"({twin.tests})" for twin in chosen))
-    if code:
-        print(f"twins: the tests fail without any break: {said}", file=sys.stderr)
-        return 1
+    for suite in sorted({twin.suite for twin in chosen}):
+        code, said = _run(None, " or ".join(f"({twin.tests})" for twin in chosen if twin.suite == suite), suite)
+        if code:
+            print(f"twins: {suite} fails without any break: {said}", file=sys.stderr)
+            return 1
     survivors = [twin.name for twin in chosen if not _is_caught(twin)]
     print(f"twins: {len(chosen) - len(survivors)} of {len(chosen)} caught", *survivors)
     return 1 if survivors or not chosen else 0
 
 
 def _is_caught(twin: Twin) -> bool:
-    code, said = _run(twin, twin.tests)
+    code, said = _run(twin, twin.tests, twin.suite)
     print(f"{twin.name:24} {'caught by ' + said if code == 1 else f'SURVIVED (pytest exit {code})'}", flush=True)
     return code == 1
 
 
-def _run(twin: Twin | None, tests: str) -> tuple[int, str]:
+def _run(twin: Twin | None, tests: str, suite: str) -> tuple[int, str]:
     """Run the tests against a copy of the source, broken by the twin if there is one."""
     with tempfile.TemporaryDirectory(prefix="twin-") as directory:
         source = Path(directory) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         if twin:
             _break(source / twin.file, twin)
-        return _test(source, tests)
+        return _test(source, tests, suite)
 
 
 def _break(path: Path, twin: Twin) -> None:
@@ -232,10 +349,10 @@ def _break(path: Path, twin: Twin) -> None:
     path.write_text(text.replace(twin.old, twin.new))
 
 
-def _test(source: Path, tests: str) -> tuple[int, str]:
+def _test(source: Path, tests: str, suite: str) -> tuple[int, str]:
     """Return pytest's exit code (1: a test failed) and the name of the first test that failed."""
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", SUITE, "-k", tests],
+        [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", suite, "-k", tests],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
