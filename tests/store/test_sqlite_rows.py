@@ -18,7 +18,7 @@ from benteng.store.sqlite.rows import UndecodableError, decode_refs, encode_refs
 from benteng.store.sqlite.settle import clamped
 from benteng.store.sqlite.statements import parse, schema, statements
 from benteng.testing.bench import Bench, proof, records, settlement
-from benteng.testing.ledger import HIGH, LOW, MEDIUM
+from benteng.testing.ledger import HIGH, LOW, MEDIUM, make_policy, type_row
 
 
 @pytest.fixture
@@ -266,6 +266,16 @@ def test_flood_of_stale_settlements_is_counted(bench):
 def test_delay_is_bounded_whatever_a_worker_sends(asked, waited):
     """A delay lies within its bounds; what is no number waits longest."""
     assert waited == clamped(asked, 0.5, 60.0)
+
+
+def test_endless_retention_is_a_bounded_instant(bench, by_hand):
+    """A limit beyond all reason, which only a hand could have written, does not fail the settlements beside it."""
+    endless = make_policy("t.endless@1", limits={"operation_keep_seconds": 1e300, "result_keep_seconds": 1e300})
+    bench.operator.apply_types([type_row(endless)], "a reason")
+    bench.admitted(endless)
+    (grant,) = bench.claim(1, [endless.name])
+
+    assert [grant.job.id] == [one.job_id for one in bench.settle(settlement(grant))]
 
 
 def test_refs_survive_their_row_and_nothing_else_does():

@@ -22,7 +22,7 @@ from benteng.store.sqlite.evidence import may_speak
 from benteng.store.sqlite.policies import TypeFact, type_fact
 from benteng.store.sqlite.rows import HEX_64, JOB_ID, encode
 from benteng.store.sqlite.statements import statements
-from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.store import INSTANT_MAX, Row, Tx
 from benteng.store.sqlite.text import bounded
 
 _ADMIT = statements("admit")
@@ -34,8 +34,6 @@ NAME_BYTES_MAX = 256
 REFS_MAX = 256
 ENVELOPE_BYTES_MAX = 16 * 1024
 SUMMARY_BYTES_MAX = 4096
-INSTANT_MAX = 1 << 56
-"""The year 4253: an instant beyond it is a mistake, and sums with it would leave 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)

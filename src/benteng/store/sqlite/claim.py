@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benteng.audit import Event
-from benteng.clock import microseconds
 from benteng.errors import StoreDamaged
 from benteng.evidence import ControlScope
 from benteng.job import Attempt, Grant, Job, Lease
@@ -135,7 +134,7 @@ def _start(tx: Tx, row: Row, job: Job, policy: TypePolicy, claimant: Claimant) -
         "token": lease.token,
         "pool": claimant.pool,
         "worker": claimant.worker,
-        "lease_until": tx.now + microseconds(seconds),
+        "lease_until": tx.after(seconds),
     }
     if tx.run(_CLAIM["start"], started) != 1:
         raise StoreDamaged("a job has a fence from the future. Stop, and look for an older copy of the ledger")

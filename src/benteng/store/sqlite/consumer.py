@@ -10,7 +10,6 @@ from itertools import zip_longest
 import msgspec
 
 from benteng.audit import Event
-from benteng.clock import microseconds
 from benteng.errors import BentengError, PolicyError
 from benteng.job import Grant
 from benteng.store.contract import BATCH_MAX
@@ -133,7 +132,7 @@ class SqliteConsumer(Ledger):
             {
                 "seq": row["seq"],
                 "now": tx.now,
-                "lease_until": tx.now + microseconds(seconds),
+                "lease_until": tx.after(seconds),
                 "progress": bounded(progress, PROGRESS_BYTES_MAX),
             },
         )

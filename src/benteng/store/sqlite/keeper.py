@@ -7,7 +7,7 @@ from functools import partial
 
 from benteng import lifecycle
 from benteng.audit import Event
-from benteng.clock import SECOND, microseconds
+from benteng.clock import SECOND
 from benteng.evidence import Control
 from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import Effect
@@ -41,7 +41,7 @@ class SqliteKeeper(Ledger):
     def lead(self, name: str, seconds: float) -> bool:
         """See Keeper.lead."""
         with self.writing() as tx:
-            lease_until = tx.now + microseconds(seconds)
+            lease_until = tx.after(seconds)
             asked = {"name": bounded(name), "holder": self._holder, "lease_until": lease_until, "now": tx.now}
             return tx.one(_LEAD["take"], asked) is not None
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from benteng import lifecycle
 from benteng.audit import Event
-from benteng.clock import microseconds
 from benteng.errors import NeedsAction, PolicyError, StoreDamaged
 from benteng.evidence import ControlMode
 from benteng.lifecycle import OperationState, QuarantineReason, State
@@ -122,7 +121,7 @@ def _end(tx: Tx, row: Row, kept: OperationState, ended: State, reason: str) -> N
                 "freed": int(kept is OperationState.FREED),
                 "ended": str(ended),
                 "error": reason,
-                "keep_until": tx.now + microseconds(keep) if is_completed and keep is not None else None,
+                "keep_until": tx.after(keep) if is_completed and keep is not None else None,
                 "now": tx.now,
             },
         ),

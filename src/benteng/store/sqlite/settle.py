@@ -12,7 +12,7 @@ from typing import assert_never
 
 from benteng import lifecycle
 from benteng.audit import Event
-from benteng.clock import SECOND, Instant, microseconds
+from benteng.clock import Instant
 from benteng.decide import Disposition
 from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import Effect, Limits, Tier, TypePolicy
@@ -98,8 +98,8 @@ def _completed(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Endin
         tx,
         row,
         result=asked.result if len(asked.result) <= limits.result_bytes_max else RESULT_TOO_LARGE,
-        result_until=tx.now + microseconds(limits.result_keep_seconds),
-        keep_until=None if keep is None else tx.now + microseconds(keep),
+        result_until=tx.after(limits.result_keep_seconds),
+        keep_until=None if keep is None else tx.after(keep),
     )
     for position, successor in enumerate(asked.successors):
         entrance = Entrance(successor, origin=row["origin"], parent=row["id"])
@@ -154,7 +154,7 @@ def _snoozed(tx: Tx, row: Row, asked: Settlement, limits: Limits) -> Ending:
         return _quarantined(tx, row, QuarantineReason.EXHAUSTED, asked, spent)
     after = replace(spent, attempts=spent.attempts - 1, snoozes=spent.snoozes + 1)
     seconds = clamped(asked.delay_seconds, limits.backoff_seconds_min, limits.snooze_seconds_max)
-    due_at = tx.now + microseconds(seconds)
+    due_at = tx.after(seconds)
     return _back(tx, row, Event.SNOOZED, lifecycle.Event.SNOOZE, asked, after, due_at)
 
 
@@ -218,7 +218,7 @@ def _unstarted(spent: Counts, asked: Settlement) -> Counts:
 
 def _after(tx: Tx, asked: Settlement, limits: Limits) -> Instant:
     seconds = clamped(asked.delay_seconds, limits.backoff_seconds_min, limits.backoff_seconds_max)
-    return tx.now + max(microseconds(seconds), SECOND // 1_000)
+    return tx.after(seconds)
 
 
 def _record_stale(tx: Tx, asked: Settlement) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benteng.audit import AuditRecord, Event
-from benteng.clock import Instant
+from benteng.clock import SECOND, Instant, microseconds
 from benteng.errors import StoreDamaged, StoreError, StoreUnavailable
 from benteng.store.records import Facet
 from benteng.store.sqlite import audit, faults, file
@@ -24,6 +24,9 @@ from benteng.store.sqlite.connection import Place, connect, own_origin, retried
 from benteng.store.sqlite.statements import statements
 
 Row = sqlite3.Row
+INSTANT_MAX: Instant = 1 << 56
+"""The year 4253: an instant beyond it is a mistake, and sums with it would leave 64 bits."""
+
 _INSTALLATION = statements("installation")
 _AUDIT = statements("audit")
 _ALIVE: weakref.WeakSet[Ledger] = weakref.WeakSet()
@@ -49,6 +52,10 @@ class Tx:
     def fence(self) -> int:
         """The last fence that was given out."""
         return self._fence
+
+    def after(self, seconds: float) -> Instant:
+        """Return the instant that lies so many seconds ahead; at most INSTANT_MAX, so that no sum leaves 64 bits."""
+        return min(self.now + microseconds(min(seconds, INSTANT_MAX / SECOND)), INSTANT_MAX)
 
     def draw_fence(self) -> int:
         """Return the next fence of the installation. To be called after the resources of the attempt are decided."""
