@@ -16,10 +16,11 @@ from benteng.errors import PolicyError
 from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer
 
 if TYPE_CHECKING:
+    from benteng.store.postgres.connection import Place as RemotePlace
     from benteng.store.sqlite.connection import Place
 
 SUPPORTED = "sqlite:///relative.db or sqlite:////absolute/path.db"
-_LATER = ("postgres", "postgresql", "redis", "rediss", "valkey")
+_LATER = ("redis", "rediss", "valkey")
 
 
 def default_dsn() -> str:
@@ -35,6 +36,10 @@ def open_producer(dsn: str, *, environment: str = "dev", clock: Clock = system_c
     All `open_` functions raise PolicyError for an address or environment that cannot be, StoreError for a file that is
     open to others, StoreUnavailable and StoreDamaged as their names say.
     """
+    if is_postgres(dsn):
+        from benteng.store.postgres.producer import PostgresProducer
+
+        return PostgresProducer(_remote(dsn, environment))
     from benteng.store.sqlite.producer import SqliteProducer
 
     return SqliteProducer(_place(dsn, environment, clock))
@@ -42,6 +47,10 @@ def open_producer(dsn: str, *, environment: str = "dev", clock: Clock = system_c
 
 def open_consumer(dsn: str, pool: str, *, environment: str = "dev", clock: Clock = system_clock) -> Consumer:
     """Open the facet of one worker of one pool."""
+    if is_postgres(dsn):
+        from benteng.store.postgres.consumer import PostgresConsumer
+
+        return PostgresConsumer(_remote(dsn, environment), pool)
     from benteng.store.sqlite.consumer import SqliteConsumer
 
     return SqliteConsumer(_place(dsn, environment, clock), pool)
@@ -49,6 +58,10 @@ def open_consumer(dsn: str, pool: str, *, environment: str = "dev", clock: Clock
 
 def open_keeper(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> Keeper:
     """Open the facet of what time does."""
+    if is_postgres(dsn):
+        from benteng.store.postgres.keeper import PostgresKeeper
+
+        return PostgresKeeper(_remote(dsn, environment))
     from benteng.store.sqlite.keeper import SqliteKeeper
 
     return SqliteKeeper(_place(dsn, environment, clock))
@@ -56,6 +69,10 @@ def open_keeper(dsn: str, *, environment: str = "dev", clock: Clock = system_clo
 
 def open_operator(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> Operator:
     """Open the facet of a person."""
+    if is_postgres(dsn):
+        from benteng.store.postgres.operator import PostgresOperator
+
+        return PostgresOperator(_remote(dsn, environment))
     from benteng.store.sqlite.operator import SqliteOperator
 
     return SqliteOperator(_place(dsn, environment, clock))
@@ -63,9 +80,25 @@ def open_operator(dsn: str, *, environment: str = "dev", clock: Clock = system_c
 
 def open_auditor(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> Auditor:
     """Open the facet that reads the log."""
+    if is_postgres(dsn):
+        from benteng.store.postgres.auditor import PostgresAuditor
+
+        return PostgresAuditor(_remote(dsn, environment))
     from benteng.store.sqlite.auditor import SqliteAuditor
 
     return SqliteAuditor(_place(dsn, environment, clock))
+
+
+def is_postgres(dsn: str) -> bool:
+    """Return whether an address names a PostgreSQL ledger: `postgresql://login@host/database`."""
+    return urlsplit(dsn).scheme in {"postgres", "postgresql"}
+
+
+def _remote(dsn: str, environment: str) -> RemotePlace:
+    # The server's clock decides; the address says which login, and so which facet, the server knows the caller as.
+    from benteng.store.postgres.connection import Place as Remote
+
+    return Remote(dsn, environment)
 
 
 def _place(dsn: str, environment: str, clock: Clock) -> Place:

@@ -1,0 +1,201 @@
+"""One connection to a PostgreSQL ledger as one login, and the calls of verbs that it carries.
+
+Each verb is one statement in a transaction of its own. A lost connection is opened again; the same call is repeated only
+when that is safe, else StoreUnavailable says that nobody knows, and what is true is found by asking. May be used from
+several threads, one call at a time, and never across a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from benteng.errors import BentengError, FacetError, PolicyError, StoreError, StoreUnavailable
+from benteng.store.postgres import faults, wire
+from benteng.store.postgres.wire import Param, Types
+from benteng.store.records import Facet
+
+Row = dict[str, Any]
+PROTOCOL = 1
+"""What this client speaks. The ledger says which range it understands."""
+
+TRIES = 3
+CONNECT_SECONDS = 5
+SETTINGS: dict[str, Any] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # a silent cut without FIN is noticed
+}
+_ALIVE: weakref.WeakSet[Ledger] = weakref.WeakSet()
+_ABANDONED: list[object] = []
+_TYPES = """
+select t.typname, t.oid::bigint as oid, t.typarray::bigint as array
+from pg_catalog.pg_type t
+join pg_catalog.pg_namespace n on n.oid = t.typnamespace
+where n.nspname = 'benteng_v1'
+  and t.typtype = 'c'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a ledger is, with the login in its address, and the environment that it must be of."""
+
+    dsn: str
+    environment: str
+
+
+class Ledger:
+    """The PostgreSQL store as one facet sees it. The facets' verbs are in the classes derived from this one."""
+
+    facet: Facet
+    waits = False
+    """Whether a busy ledger is like one that is away: for workers and keepers, which come again anyway."""
+
+    def __init__(self, place: Place, pool: str = "") -> None:
+        self.place = place
+        self.pool = pool
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[Row] | None = None
+        self._closed = False
+        self._types = Types({})
+        self._login = ""
+        with self._lock:
+            self._connected()
+        _ALIVE.add(self)
+
+    @property
+    def origin(self) -> str:
+        """The login that the server has authenticated."""
+        return self._login
+
+    def close(self) -> None:
+        """Close the connection. Safe to call twice, and in a forked child."""
+        if os.getpid() != self._pid:
+            self.abandon()
+            return
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def abandon(self) -> None:
+        """Forget an inherited connection without a word to the server: it belongs to the parent."""
+        if self._connection is not None:
+            _ABANDONED.append(self._connection)
+            self._connection = None
+
+    def call(self, verb: str, *parameters: Param | None, repeatable: bool = False) -> list[Row]:
+        """Call a verb and return its rows. `repeatable`: a second call after a lost answer changes nothing more."""
+        sql = f"select * from benteng_v1.{verb}({', '.join(['%b'] * len(parameters))})"
+        with self._lock:
+            for left in range(TRIES - 1, -1, -1):
+                try:
+                    return self._ask(sql, parameters)
+                except psycopg.Error as error:
+                    lost = faults.is_lost(error)
+                    if lost:
+                        self._drop()
+                    may_repeat = error.sqlstate in faults.AGAIN or (lost and repeatable and left == TRIES - 1)
+                    if not left or not may_repeat:
+                        raise faults.translated(error, waits=self.waits) from None
+                    time.sleep(secrets.randbelow(50) / 1_000)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _ask(self, sql: str, parameters: tuple[Param | None, ...]) -> list[Row]:
+        with self._connected().cursor(binary=True) as cursor:
+            return cursor.execute(sql.encode(), parameters).fetchall()
+
+    def _connected(self) -> psycopg.Connection[Row]:
+        if os.getpid() != self._pid:
+            raise StoreError("this ledger was opened before a fork. Open it again in the child")
+        if self._closed:
+            raise StoreError("this ledger is closed. Open it again")
+        if self._connection is not None and _is_over(self._connection):
+            self._drop()
+        if self._connection is None:
+            self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> psycopg.Connection[Row]:
+        try:
+            connection = psycopg.connect(
+                self.place.dsn,
+                autocommit=True,
+                prepare_threshold=None,  # a transaction pooler may stand between
+                row_factory=dict_row,
+                application_name=f"benteng-{self.facet}",
+                **SETTINGS,
+            )
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"cannot connect to the ledger ({type(error).__name__}). Try again later") from None
+        try:
+            self._recognise(connection)
+        except psycopg.Error as error:
+            connection.close()
+            raise faults.translated(error, waits=True) from None
+        except BentengError:
+            connection.close()
+            raise
+        return connection
+
+    def _recognise(self, connection: psycopg.Connection[Row]) -> None:
+        wire.register(connection)
+        row = connection.execute("select * from benteng_v1.protocol()").fetchone()
+        if row is None:
+            raise StoreError("the ledger has no installation row. Run: benteng migrate up")
+        if not row["oldest"] <= PROTOCOL <= row["newest"]:
+            raise StoreError(
+                f"the ledger speaks protocol {row['oldest']} to {row['newest']}, this benteng {PROTOCOL}. "
+                "Upgrade the older one",
+            )
+        if row["facet"] != self.facet:
+            raise FacetError(f"this login is no {self.facet}. Use the login of that facet")
+        if row["pool"] and row["pool"] != self.pool:
+            raise PolicyError("S-pool", "the login is of another pool", fix="use the login of the pool that is opened")
+        if row["environment"] != self.place.environment:
+            raise PolicyError(
+                "S-environment",
+                f"this ledger was made for environment {row['environment']!r}, not {self.place.environment!r}",
+                fix="that is fixed when it is made: use another database, or set the environment that it has",
+            )
+        self._login = row["login"]
+        found = connection.execute(_TYPES).fetchall()
+        self._types = Types({each["typname"]: (each["oid"], each["array"]) for each in found})
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _is_over(connection: psycopg.Connection[Row]) -> bool:
+    """Return whether the server has ended a session that was idle: then nothing was asked, and nothing is unknown."""
+    if connection.closed:
+        return True
+    if not select.select([connection.fileno()], [], [], 0)[0]:
+        return False
+    try:
+        connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return True
+    return connection.broken
+
+
+def _abandon_all() -> None:
+    for ledger in list(_ALIVE):
+        ledger.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,126 @@
+"""The consumer's verbs: one worker of one pool claims, extends and settles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from benteng.decide import Disposition
+from benteng.errors import BentengError, PolicyError
+from benteng.job import Grant
+from benteng.lifecycle import QuarantineReason, State
+from benteng.store.postgres import rows, wire
+from benteng.store.postgres.connection import Ledger, Place, Row
+from benteng.store.postgres.faults import LostAnswerError
+from benteng.store.postgres.producer import bounded, within_batch
+from benteng.store.postgres.rows import UndecodableError
+from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, SETTLEMENT, TEXT, Param
+from benteng.store.records import (
+    Extension,
+    Facet,
+    LeaseProof,
+    Registration,
+    Settled,
+    Settlement,
+    Turn,
+    WorkerFacts,
+)
+
+PROGRESS_BYTES_MAX = 4096
+
+
+class PostgresConsumer(Ledger):
+    """See store.contract.Consumer."""
+
+    facet = Facet.CONSUMER
+    waits = True
+
+    def __init__(self, place: Place, pool: str) -> None:
+        super().__init__(place, pool)
+        self._worker = f"pid:{os.getpid()}"
+
+    def register(self, facts: WorkerFacts) -> Registration:
+        """See Consumer.register."""
+        if facts.pool != self.pool:
+            raise PolicyError(
+                "S-pool", "the worker is of another pool than the one that was opened", fix="open its pool"
+            )
+        self._worker = bounded(facts.worker, 256)
+        types = msgspec.json.encode(dict(facts.types), order="sorted").decode()
+        texts = (self._worker, facts.pool, facts.host, facts.boot_id)
+        found = self.call(
+            "register", *map(TEXT, texts), INT8(facts.pid), TEXT(facts.version), TEXT(types), repeatable=True
+        )
+        return Registration({row["name"]: row["sha256"] for row in found if row["name"]}, found[0]["now"])
+
+    def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:
+        """See Consumer.claim. Never repeated: leases of a claim whose answer was lost simply end."""
+        if n <= 0 or not accepts:
+            return []
+        found = self.call("claim", INT8(n), TEXT.many(accepts), TEXT(self._worker))
+        return [grant for row in found if (grant := self._grant(row)) is not None]
+
+    def extend(self, leases: Sequence[LeaseProof], progress: Sequence[str] = ()) -> list[Extension]:
+        """See Consumer.extend."""
+        within_batch(leases)
+        if progress and len(progress) != len(leases):
+            raise ValueError("progress is empty, or one text for each lease")
+        if not leases:
+            return []
+        said = progress or [""] * len(leases)
+        found = self.call(
+            "extend",
+            wire.ids(proof.job_id for proof in leases),
+            INT8.many(proof.fence for proof in leases),
+            TEXT.many(proof.token for proof in leases),
+            TEXT.many(bounded(text, PROGRESS_BYTES_MAX) for text in said),
+            repeatable=True,
+        )
+        return [_extension(proof, row) for proof, row in zip(leases, found, strict=True)]
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """See Consumer.settle. Repeated after a lost answer: fence and token tell what the first try has done."""
+        within_batch(settlements)
+        if not settlements:
+            return []
+        asked = self._types.many(SETTLEMENT, map(wire.settlement, settlements))
+        heirs = [
+            wire.entrance(job, State.READY, parent=each.proof.job_id) for each in settlements for job in each.successors
+        ]
+        return [rows.settled(row) for row in self._settle(asked, self._types.many(ENTRANCE, heirs))]
+
+    def turn(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
+        """See Consumer.turn. Two transactions: who holds resource rows must not wait for job rows."""
+        settled = self.settle(settlements)
+        try:
+            grants = self.claim(n, accepts)
+        except BentengError:
+            if not settled:
+                raise
+            grants = []  # the next claim meets the same error, with nothing at stake, and raises it
+        return Turn(tuple(settled), tuple(grants))
+
+    def _grant(self, row: Row) -> Grant | None:
+        """Return the grant; one that cannot be read is set apart alone, its attempt given back."""
+        try:
+            return rows.grant(row)
+        except UndecodableError as error:
+            lease = rows.lease(row)
+            proof = LeaseProof(lease.job_id, lease.fence, lease.token)
+            reason = QuarantineReason.UNDECODABLE
+            self.settle([Settlement(proof, Disposition.QUARANTINE, reason=reason, error=str(error), started=False)])
+            return None
+
+    def _settle(self, asked: Param, heirs: Param) -> list[Row]:
+        try:
+            return self.call("settle", asked, heirs, BOOL(False))  # noqa: FBT003 - a value of SQL
+        except LostAnswerError:
+            return self.call("settle", asked, heirs, BOOL(True))  # noqa: FBT003 - a value of SQL
+
+
+def _extension(proof: LeaseProof, row: Row) -> Extension:
+    if row["lost"]:
+        return Extension(proof.job_id, lost=True)
+    return Extension(proof.job_id, lost=False, cancel=row["cancel"], seconds=row["seconds"])

@@ -1,0 +1,36 @@
+-- admit: let judged jobs in, and record what the gate refused.
+--
+-- Promise   see enter.sql. The origin is the authenticated login, never what a job says. One receipt a job, in order.
+-- Locks     control in row share mode: a switch that was committed before this verb began is seen. Then as enter.sql.
+create or replace function benteng_v1.admit(p_jobs benteng_v1.entrance[], p_refusals benteng_v1.refusal[])
+returns table (ord integer, disposal text, job_id uuid, state text, rule text, reason text, result bytea)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set lock_timeout = '5s'
+as $$
+#variable_conflict use_column
+declare
+  v_me  benteng.login := benteng.me('producer');
+  v_now timestamptz;
+begin
+  if cardinality(p_jobs) > 1000 or cardinality(p_refusals) > 1000 then
+    raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
+  end if;
+  lock table benteng.control in row share mode;
+  v_now := benteng.now();
+  if cardinality(p_jobs) > 0 then
+    if exists (select from unnest(p_jobs) i where i.generation <> 0) then
+      perform benteng.break_rule('S-format', 'a new job has generation 0');
+    end if;
+    return query
+    select e.*
+    from benteng.enter(p_jobs, array_fill(v_me.name, array[cardinality(p_jobs)]), '{}', v_now) e;
+  end if;
+  perform benteng.refuse(
+    array_agg((
+      r.type, v_me.name, r.actor, r.request_id, r.rule, r.reason, r.payload_sha256, null, null, 0,
+      r.detail)::benteng_v1.refusal order by r.ordinality),
+    v_now)
+  from unnest(p_refusals) with ordinality r;
+end $$;

@@ -1,0 +1,255 @@
+-- claim: start up to n ready jobs of the caller's own pool.
+--
+-- Promise   never more than n; n if so many can start, by (priority, due, admission); only accepted types whose type, pool and
+--           origin are not halted. Each spends one attempt and gets a secret token, a lease, fresh evidence, and a fence that is
+--           drawn AFTER its resource rows are held: it rises for each job and each resource. Resources all or none: a job
+--           with a busy one is parked `blocked` and spends nothing. Expired, exhausted and undecodable rows are set apart.
+-- Locks     control in row share mode, to the commit: a switch waits for claims under way. Job rows with skip locked (never
+--           waits), then resource rows.
+-- Order     round 1 takes the resource rows of its candidates by key, and may wait. Later rounds skip locked ones, because some
+--           are held already: to wait there would break the order. Nothing else in here waits.
+-- Baton     a woken job that parks on ANOTHER key, or is set apart, gives the baton of its old key on, in each round.
+create or replace function benteng_v1.claim(p_n bigint, p_accepts text[], p_worker text)
+returns table (
+  job_id uuid, type text, tier text, priority integer, available_at bigint, expires_at bigint, generation integer,
+  origin text, actor text, request_id text, payload bytea, payload_sha256 text, operation_key text, envelope bytea,
+  policy_sha256 text, artifacts text[], targets text[], resources text[], summary text,
+  attempt integer, crashes integer, handbacks integer, snoozes integer, alone boolean,
+  fence bigint, token text, lease_seconds float8, now bigint,
+  control_scope text, control_name text, control_mode text, control_reason text, type_sha256 text, speaks boolean,
+  denied text[], artifact_facts text[])
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v_me        benteng.login := benteng.me('consumer');
+  v_now       timestamptz;                                   -- read once, after the only wait
+  v_types     text[];
+  v_halted    text[];
+  v_quotas    integer[];
+  v_want      integer := least(p_n, 1000);
+  v_page      integer;
+  v_ids       uuid[];
+  v_keys      text[];
+  v_held      text[];
+  v_mine      text[] := '{}';                                -- resource rows that we hold
+  v_later     uuid[] := '{}';                                -- left ready: a resource row was in somebody's hands
+  v_unreached uuid[];
+  v_run       uuid[];
+  v_fences    bigint[];
+  v_parks     benteng.move[];
+  v_flaws     benteng.move[];
+  v_batons    text[];
+begin
+  lock table benteng.control in row share mode;
+  select array_agg(t.name order by t.name)
+  into v_types
+  from benteng.open_type t
+  where t.pool = v_me.pool
+    and t.name = any (p_accepts);
+  select coalesce(array_agg(c.name), '{}') into v_halted from benteng.control c where c.scope = 'origin' and c.mode = 'halt';
+
+  for v_round in 1 .. 24 loop
+    exit when v_want <= 0 or v_types is null;
+    -- Later rounds look further, so that many jobs to park at the head do not hide one that can start.
+    v_page := case when v_round = 1 then v_want else least(1000, greatest(v_want, 4 << least(v_round, 8))) end;
+    -- How many of each type stand at the head: one short index walk a type, so that nobody's backlog costs anything.
+    if cardinality(v_types) = 1 then
+      v_quotas := array[v_page];
+    else
+      select array_agg(coalesce(h.n, 0)::integer order by t.ord)
+      into v_quotas
+      from unnest(v_types) with ordinality t (name, ord)
+      left join (
+        select head.type, count(*) as n
+        from (
+          select x.type
+          from unnest(v_types) u (name)
+          cross join lateral (
+            select j.type, j.priority, j.due_at, j.seq
+            from benteng.job j
+            where j.type = u.name
+              and j.state = 'ready'
+              and j.origin <> all (v_halted)
+              and j.id <> all (v_later)
+            order by j.priority, j.due_at, j.seq
+            limit v_page) x
+          order by x.priority, x.due_at, x.seq
+          limit v_page) head
+        group by head.type) h on h.type = t.name;
+    end if;
+
+    select array_agg(c.id order by c.priority, c.due_at, c.seq)
+    into v_ids
+    from unnest(v_types, v_quotas) q (name, n)
+    cross join lateral (
+      select j.id, j.priority, j.due_at, j.seq
+      from benteng.job j
+      where j.type = q.name
+        and j.state = 'ready'
+        and j.origin <> all (v_halted)
+        and j.id <> all (v_later)
+      order by j.priority, j.due_at, j.seq
+      limit q.n
+      for update skip locked) c;
+    exit when v_ids is null;
+
+    select array_agg(distinct k.key)
+    into v_keys
+    from unnest(v_ids) g (id)
+    cross join lateral (select x.* from benteng.job x where x.id = g.id offset 0) j
+    cross join lateral unnest(j.resources) k (key)
+    where k.key <> all (v_mine);
+    if v_keys is not null then
+      if v_round = 1 then
+        select array_agg(h.key)
+        into v_held
+        from (select r.key from benteng.resource r where r.key = any (v_keys) order by r.key for update) h;
+      else
+        select array_agg(h.key)
+        into v_held
+        from (select r.key from benteng.resource r where r.key = any (v_keys) order by r.key for update skip locked) h;
+      end if;
+      v_mine := v_mine || v_held;
+    end if;
+    v_now := coalesce(v_now, benteng.now());
+
+    -- A new snapshot, and everything that it looks at is ours. granted: first in line on each of its keys, all of them free.
+    -- parked: some key is held, or granted here to one before it. Neither: the next round decides; the first in line is
+    -- always decided. What stands behind the last job that may be granted is left alone: a decision looks only forward.
+    with looked as materialized (
+      select
+        g.id, g.ord, j.waits_for, j.resources,
+        case
+          when j.tier not in ('low', 'medium', 'high') or octet_length(j.operation_key) <> 32
+            or sha256(j.payload) <> j.payload_sha256
+            then 'undecodable'
+          when j.expires_at < v_now then 'expired'
+          when j.attempts >= t.attempts_max then 'exhausted'
+        end as flaw
+      from unnest(v_ids) with ordinality g (id, ord)
+      cross join lateral (select x.* from benteng.job x where x.id = g.id offset 0) j
+      join benteng.job_type t on t.name = j.type
+    ), want as materialized (
+      select
+        w.id, w.ord, w.waits_for, w.flaw, k.key,
+        k.key is not null and k.key <> all (v_mine) as foreign_row,
+        coalesce(r.holder is not null, false) as taken
+      from looked w
+      left join lateral unnest(w.resources) k (key) on true
+      left join benteng.resource r on r.key = k.key
+    ), reachable as (
+      select w.*, bool_or(w.foreign_row) over (partition by w.id) as later
+      from want w
+    ), ranked as (
+      select r.*, r.key is null or r.ord = min(r.ord) over (partition by r.key) as first
+      from reachable r
+      where not r.later
+        and r.flaw is null
+    ), granted as (
+      select r.*, bool_and(r.first and not r.taken) over (partition by r.id) as granted
+      from ranked r
+    ), busy as (
+      select g.*, g.taken or (g.key is not null and bool_or(g.granted) over (partition by g.key)) as busy
+      from granted g
+    ), decided as materialized (
+      select b.id, b.ord, b.waits_for, b.granted, min(b.key) filter (where b.busy and not b.granted) as busy_key
+      from busy b
+      group by b.id, b.ord, b.waits_for, b.granted
+    ), counted as (
+      select d.*, count(*) filter (where d.granted) over (order by d.ord) as place
+      from decided d
+    ), parted as materialized (
+      select c.*
+      from counted c
+      where c.place < v_want
+         or (c.place = v_want and c.granted)
+    )
+    select array_agg(p.id order by p.ord) filter (where p.granted),
+           array_agg((
+             p.id, 'blocked', 'blocked', null, null, p.busy_key, null, null, null, null, null, null, null,
+             null)::benteng.move order by p.ord) filter (where not p.granted and p.busy_key is not null),
+           array_agg(p.waits_for) filter (where not p.granted and p.busy_key is not null and p.waits_for <> p.busy_key),
+           (select array_agg(distinct r.id) from reachable r where r.later),
+           (select array_agg((
+              f.id, 'quarantined', 'quarantined', f.flaw, null,
+              case f.flaw
+                when 'expired' then 'not started in time'
+                when 'exhausted' then 'no attempt is left'
+                else 'tier, operation_key or payload_sha256 cannot be read'
+              end, null, null, null, null, null, null, null, null)::benteng.move order by f.ord)
+            from (select distinct r.id, r.ord, r.flaw from reachable r where r.flaw is not null and not r.later) f)
+    into v_run, v_parks, v_batons, v_unreached, v_flaws
+    from parted p;
+    v_later := v_later || v_unreached;
+
+    if v_flaws is not null then
+      v_batons := v_batons || benteng.move_jobs(v_flaws, v_now);
+    end if;
+    if v_parks is not null then
+      perform benteng.note(v_parks, v_now);
+      update benteng.job j
+      set state = 'blocked',
+          waits_for = p.error,
+          woken_at = null
+      from unnest(v_parks) p
+      where j.id = p.id
+        and j.state = 'ready';
+    end if;
+    if v_run is not null then
+      select array_agg(nextval('benteng.fence') order by g.ord) into v_fences from unnest(v_run) with ordinality g (id, ord);
+      update benteng.resource r
+      set holder = g.id,
+          fence = g.fence
+      from unnest(v_run, v_fences) g (id, fence)
+      cross join lateral (select x.* from benteng.job x where x.id = g.id offset 0) j
+      cross join lateral unnest(j.resources) k (key)
+      where r.key = k.key
+        and r.holder is null
+        and r.fence < g.fence;
+      return query
+      with started as (
+        update benteng.job j
+        set state = 'running',
+            attempts = j.attempts + 1,
+            starts = j.starts + 1,
+            fence = g.fence,
+            token = replace(gen_random_uuid()::text, '-', ''),
+            pool = v_me.pool,
+            worker = left(p_worker, 256),
+            lease_until = v_now + make_interval(secs => t.lease_seconds),
+            waits_for = null,
+            woken_at = null,
+            progress = ''
+        from unnest(v_run, v_fences) with ordinality g (id, fence, ord), benteng.job_type t
+        where j.id = g.id
+          and j.state = 'ready'
+          and j.fence < g.fence
+          and t.name = j.type
+        returning j.*, t.lease_seconds, g.ord
+      ), noted as (
+        insert into benteng.audit (
+          id, at, event, job_id, type, policy_sha256, state_from, state_to, attempt, fence, origin, actor, request_id,
+          operation_key, payload_sha256, summary, resources, worker)
+        select
+          s.fence, v_now, 'claimed', s.id, s.type, s.policy_sha256, 'ready', 'running', s.attempts, s.fence, s.origin, s.actor,
+          s.request_id, s.operation_key, s.payload_sha256, s.summary, s.resources, s.worker
+        from started s
+      )
+      select
+        s.id, s.type, s.tier, s.priority::integer, coalesce(benteng.instant(s.available_at), 0),
+        coalesce(benteng.instant(s.expires_at), 0), s.generation, s.origin, s.actor, s.request_id, s.payload,
+        encode(s.payload_sha256, 'hex'), encode(s.operation_key, 'hex'), s.envelope, s.policy_sha256, s.artifacts, s.targets,
+        s.resources, s.summary, s.attempts, s.crashes, s.handbacks, s.snoozes, s.alone, s.fence, s.token, s.lease_seconds,
+        benteng.instant(v_now), f.scope, f.name, f.mode, f.reason, f.policy_sha256, f.speaks, f.denied, f.artifacts
+      from started s
+      cross join lateral benteng.facts(s.type, s.actor, s.origin, s.artifacts, s.targets) f
+      order by s.ord;
+      v_want := v_want - cardinality(v_run);
+    end if;
+    perform benteng.wake(v_batons, v_now);
+  end loop;
+end $$;

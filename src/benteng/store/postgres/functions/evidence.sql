@@ -1,0 +1,33 @@
+-- evidence: fresh facts for each question, in order.
+--
+-- Promise   reads only. For an operator the origin is that of the job which has the operation: a replay is judged as its
+--           admission was.
+create or replace function benteng_v1.evidence(p_questions benteng_v1.question[])
+returns table (
+  ord integer, now bigint, scope text, name text, mode text, reason text, policy_sha256 text, speaks boolean,
+  denied text[], artifacts text[], job_id uuid, origin text, payload_sha256 text, operation text, epoch integer)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_me  benteng.login := benteng.me('producer', 'operator');
+  v_now bigint := benteng.instant(benteng.now());
+begin
+  if cardinality(p_questions) > 1000 then
+    raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
+  end if;
+  return query
+  select
+    q.ordinality::integer, v_now, f.scope, f.name, f.mode, f.reason, f.policy_sha256, f.speaks, f.denied, f.artifacts,
+    o.job_id, o.origin, encode(o.payload_sha256, 'hex'), o.state, o.epoch
+  from unnest(p_questions) with ordinality q
+  left join benteng.operation o
+    on o.key = case when q.operation_key ~ '^[0-9a-f]{64}$' then decode(q.operation_key, 'hex') end
+    and not o.freed
+  cross join lateral benteng.facts(
+    q.type, q.actor, case when v_me.facet = 'operator' then coalesce(o.origin, v_me.name) else v_me.name end,
+    q.artifacts, q.targets) f
+  order by q.ordinality;
+end $$;

@@ -1,0 +1,33 @@
+-- note, say: write the audit.
+--
+-- Promise   one record for each thing that happened, in the transaction in which it happened. `note` tells what becomes of
+--           jobs that are still in `job`, as they are found there; call it before they are moved. `say` tells the rest.
+-- Locks     the caller holds the job rows, so that each number is drawn after the last change of its job has committed.
+create or replace function benteng.note(p_moves benteng.move[], p_now timestamptz) returns void
+language plpgsql
+as $$
+begin
+  insert into benteng.audit (
+    at, event, job_id, type, policy_sha256, state_from, state_to, attempt, fence, origin, actor, request_id,
+    operation_key, payload_sha256, summary, resources, worker, rule, reason, detail)
+  select
+    p_now, m.event, j.id, j.type, j.policy_sha256,
+    case when m.state_to is null then '' else j.state end,
+    coalesce(m.state_to, ''), j.attempts, j.fence, j.origin, j.actor, j.request_id,
+    j.operation_key, j.payload_sha256, j.summary, j.resources,
+    case when j.state = 'running' then coalesce(j.worker, '') else '' end,
+    coalesce(m.rule, ''), coalesce(m.reason, ''),
+    case when m.state_to = 'cancelled' then '' else coalesce(m.error, '') end
+  from unnest(p_moves) with ordinality m
+  cross join lateral (select x.* from benteng.job x where x.id = m.id offset 0) j
+  order by m.ordinality;
+end $$;
+
+create or replace function benteng.say(
+  p_now timestamptz, p_event text, p_reason text default '', p_detail text default '', p_type text default '',
+  p_actor text default '', p_policy text default '', p_worker text default '') returns void
+language sql
+as $$
+  insert into benteng.audit (at, event, reason, detail, type, actor, policy_sha256, worker)
+  values (p_now, p_event, p_reason, p_detail, p_type, p_actor, p_policy, p_worker)
+$$;

@@ -1,0 +1,227 @@
+-- settle: say how attempts ended.
+--
+-- Promise   compare-and-set on (id, fence, token, running, own pool) for each; an id that is not returned was fenced off, and
+--           nothing of it happened but a record of the stale try. The verb keeps the bounds itself, whatever a worker says:
+--           attempts, crashes, hand-backs, snoozes, delays. A cancel asked for wins over going back. The same id twice: the
+--           first counts. Successors: only types in the parent type's list, of at most its tier, by its actor; HIGH ones enter
+--           held. p_again: the answer of an earlier try was lost; what that try settled is answered again.
+-- Locks     control in row share mode when there are successors; jobs by id, resources by key, operations; then what enter
+--           inserts; tallies.
+-- Order     1 jobs  2 resources  3 decide and move (sees the latest of both)  4 successors  5 wake, in a later snapshot  6 tallies
+create or replace function benteng_v1.settle(
+  p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean)
+returns table (job_id uuid, state text, reason text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v_me     benteng.login := benteng.me('consumer');
+  v_now    timestamptz;
+  v_ids    uuid[];
+  v_ords   bigint[];
+  v_moves  benteng.move[];
+  v_keys   text[];
+  v_heirs  benteng_v1.entrance[];
+  v_owners text[];
+  v_codes  text[];
+begin
+  if cardinality(p_settlements) > 1000 or cardinality(p_successors) > 10000 then
+    raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
+  end if;
+  if p_successors <> '{}' then
+    lock table benteng.control in row share mode;
+  end if;
+  select array_agg(l.id)
+  into v_ids
+  from (
+    select j.id
+    from benteng.job j
+    where j.id = any (array(select s.id from unnest(p_settlements) s))
+      and j.pool = v_me.pool
+    order by j.id
+    for update) l;
+  perform benteng.hold_resources(v_ids);
+  v_now := benteng.now();
+
+  with told as materialized (
+    select distinct on (j.id)
+      j.id, j.attempts, j.crashes, j.handbacks, j.snoozes, j.starts, j.alone, j.cancel_asked, t.effect,
+      t.attempts_max, t.crashes_max, t.handbacks_max, t.snoozes_max, t.result_bytes_max,
+      s.ordinality as ord, s.disposition, left(s.error, 2048) as error, left(s.rule, 256) as rule, s.result,
+      coalesce(s.reason, 'permanent') as reason, s.alone as asks_alone,
+      s.disposition in ('hand_back', 'hold') or (s.disposition = 'quarantine' and not s.started) as unstarted,
+      make_interval(secs => least(greatest(s.delay_seconds, t.backoff_seconds_min),
+        case when s.disposition = 'snooze' then t.snooze_seconds_max else t.backoff_seconds_max end)) as delay
+    from unnest(p_settlements) with ordinality s
+    -- offset 0 fences the planner: it would rather walk all of job_running once for each settlement.
+    cross join lateral (select x.* from benteng.job x where x.id = s.id offset 0) j
+    join benteng.job_type t on t.name = j.type
+    where j.state = 'running'
+      and j.pool = v_me.pool
+      and j.fence = s.fence
+      and j.token = s.token
+    order by j.id, s.ordinality
+  ), counted as (
+    select
+      k.*,
+      case
+        when k.effect = 'once' and k.disposition in ('crash', 'interrupt') then 'uncertain'
+        when k.disposition = 'complete' then 'complete'
+        when k.disposition = 'quarantine' then 'quarantine'
+        when k.cancel_asked then 'cancel'
+        when k.disposition = 'retry' and k.attempts >= k.attempts_max then 'exhausted'
+        when k.disposition = 'crash' and (k.crashes + 1 >= k.crashes_max or k.attempts >= k.attempts_max) then 'crashed'
+        when k.disposition = 'snooze' and k.snoozes >= k.snoozes_max then 'exhausted'
+        when k.disposition in ('hand_back', 'interrupt') and k.handbacks >= k.handbacks_max
+          and k.attempts >= k.attempts_max then 'exhausted'
+        else k.disposition
+      end as ending,
+      k.disposition in ('hand_back', 'interrupt') and k.handbacks < k.handbacks_max as is_free
+    from told k
+  ), decided as (
+    select
+      c.*,
+      -- Attempt and start are given back for what was never started; an exhausted snooze or retry has spent its own.
+      c.attempts - case
+        when c.ending in ('uncertain', 'complete') then 0
+        when c.ending in ('quarantine', 'cancel', 'hold') then c.unstarted::integer
+        when c.ending = 'snooze' then 1
+        else c.is_free::integer
+      end as attempts_to,
+      c.starts - case when c.ending in ('uncertain', 'complete') then 0 else c.unstarted::integer end as starts_to,
+      c.crashes + (c.ending in ('crash', 'crashed'))::integer as crashes_to,
+      c.handbacks + (c.disposition in ('hand_back', 'interrupt') and c.ending in ('hand_back', 'interrupt', 'exhausted'))::integer
+        as handbacks_to,
+      c.snoozes + (c.ending = 'snooze')::integer as snoozes_to
+    from counted c
+  )
+  select array_agg(d.ord order by d.ord),
+         array_agg((
+           d.id,
+           case d.ending
+             when 'complete' then 'completed'
+             when 'cancel' then 'cancelled'
+             when 'uncertain' then 'uncertain'
+             when 'retry' then 'retried'
+             when 'crash' then 'retried'
+             when 'snooze' then 'snoozed'
+             when 'hand_back' then 'handed_back'
+             when 'interrupt' then 'handed_back'
+             when 'hold' then 'held'
+             else case when d.ending = 'quarantine' and d.reason = 'uncertain' then 'uncertain' else 'quarantined' end
+           end,
+           case d.ending
+             when 'complete' then 'completed'
+             when 'cancel' then 'cancelled'
+             when 'retry' then 'scheduled'
+             when 'crash' then 'scheduled'
+             when 'snooze' then 'scheduled'
+             when 'hand_back' then 'ready'
+             when 'interrupt' then 'ready'
+             when 'hold' then 'held'
+             else 'quarantined'
+           end,
+           case
+             when d.ending = 'quarantine' then d.reason
+             when d.ending in ('uncertain', 'exhausted', 'crashed') then d.ending
+             when d.ending = 'cancel' then 'as asked'
+           end,
+           case when d.ending in ('complete', 'cancel') then '' else d.rule end,
+           case when d.ending = 'complete' then '' when d.ending = 'cancel' then 'as asked' else d.error end,
+           d.attempts_to, d.crashes_to, d.handbacks_to, d.snoozes_to, d.starts_to,
+           case when d.ending in ('retry', 'crash', 'snooze') then v_now + greatest(d.delay, interval '1 ms') end,
+           -- What was not run has not shown yet whether it was to blame for the crash of its cell.
+           d.asks_alone or (d.alone and d.starts_to < d.starts),
+           case
+             when d.ending = 'complete' and octet_length(d.result) > d.result_bytes_max
+               then '{"$error":"the result was larger than result_bytes_max"}'::bytea
+             when d.ending = 'complete' then d.result
+           end)::benteng.move order by d.ord)
+  into v_ords, v_moves
+  from decided d;
+
+  -- Who the parents are must be read before they are gone.
+  if p_successors <> '{}' and v_moves is not null then
+    select array_agg(h.heir order by h.ord),
+           array_agg(h.origin order by h.ord),
+           array_agg(h.code order by h.ord)
+    into v_heirs, v_owners, v_codes
+    from (
+      select
+        s.ordinality as ord, j.origin,
+        (s.id, s.type, s.tier, s.priority, s.available_at, s.expires_at, s.generation, s.origin, s.actor, s.request_id,
+          s.payload, s.payload_sha256, s.operation_key, s.envelope, s.policy_sha256, s.artifacts, s.targets, s.resources,
+          s.summary, case when s.tier = 'high' then 'held' else 'ready' end,
+          case when s.tier = 'high' then 'S-agreement' else '' end,
+          case when s.tier = 'high' then 'a successor of tier HIGH waits for agreement' else '' end,
+          s.parent, s.unfit)::benteng_v1.entrance as heir,
+        case
+          when row_number() over (partition by s.parent order by s.ordinality) > 100
+            then 'S-successor||more than 100 successors'
+          when s.type <> all (t.successors)
+            then 'S-successor|suspicious|the parent''s policy does not list this type'
+          when array_position(array['low', 'medium', 'high'], s.tier) > array_position(array['low', 'medium', 'high'], t.tier)
+            or array_position(array['low', 'medium', 'high'], s.tier) is null
+            then 'S-successor|suspicious|the tier is above the parent''s'
+          when s.actor <> j.actor
+            then 'S-successor|suspicious|the actor is not the parent''s'
+          when s.generation <> 0
+            then 'S-format|suspicious|a new job has generation 0'
+        end as code
+      from unnest(p_successors) with ordinality s
+      join unnest(v_moves) m on m.id = s.parent and m.state_to = 'completed'
+      cross join lateral (select x.* from benteng.job x where x.id = s.parent offset 0) j
+      join benteng.job_type t on t.name = j.type) h;
+  end if;
+
+  if v_moves is not null then
+    v_keys := benteng.move_jobs(v_moves, v_now);
+  end if;
+  if v_heirs is not null then
+    perform 1 from benteng.enter(v_heirs, v_owners, v_codes, v_now);
+  end if;
+  -- A statement of its own: its snapshot is younger than the resource rows that it holds.
+  perform benteng.wake(v_keys, v_now);
+
+  return query
+  select m.id, m.state_to, case when m.state_to = 'quarantined' then m.reason end
+  from unnest(v_moves) with ordinality m
+  order by m.ordinality;
+  if p_again then
+    return query select g.* from benteng.settled_before(p_settlements, v_ords, v_me.pool) g;
+  end if;
+  perform benteng.refuse(
+    array_agg((
+      coalesce(o.type, ''), coalesce(o.origin, v_me.name), null, null, 'S-stale',
+      'a settlement of an attempt that is over was refused', null, null, o.job_id, s.fence,
+      left(s.disposition, 32))::benteng_v1.refusal order by s.ordinality),
+    v_now)
+  from unnest(p_settlements) with ordinality s
+  left join benteng.operation o on o.job_id = s.id
+  where s.ordinality <> all (coalesce(v_ords, '{}'))
+    and not (p_again and exists (select from benteng.settled_before(p_settlements, v_ords, v_me.pool) g where g.job_id = s.id))
+    and (s.id is null or s.id <> all (array(select m.id from unnest(v_moves) m)));
+end $$;
+
+-- settled_before: what an earlier try of the same settlements has done, told by fence and token.
+create or replace function benteng.settled_before(p_settlements benteng_v1.settlement[], p_done bigint[], p_pool text)
+returns table (job_id uuid, state text, reason text)
+language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
+  return query
+  select s.id, coalesce(j.state, o.ended, 'quarantined'), q.reason
+  from unnest(p_settlements) with ordinality s
+  join benteng.operation o on o.job_id = s.id
+  join benteng.job_type t on t.name = o.type and t.pool = p_pool
+  left join benteng.job j on j.id = s.id
+  left join benteng.quarantine q on q.id = s.id
+  where s.ordinality <> all (coalesce(p_done, '{}'))
+    and s.fence = coalesce(j.fence, o.fence)
+    and s.token = coalesce(j.token, o.token)
+    and j.state is distinct from 'running';
+end $$;

@@ -1,0 +1,95 @@
+-- stage: what time does to jobs that are not running, and the repair of whatever wake could not reach.
+--
+-- Promise   late jobs expire, due jobs become ready. After it no key is free while a job that may start waits for it and no
+--           baton is out. Sums up what was only counted in minutes that are over.
+-- Locks     jobs with skip locked, then the resources of their batons by key; the sweep takes resources with skip locked.
+create or replace function benteng_v1.stage(p_n bigint)
+returns table (ready integer, woken integer, expired integer, next_seconds float8)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  v_me    benteng.login := benteng.me('keeper');
+  v_now   timestamptz := benteng.now();
+  v_n     integer := greatest(0, least(p_n, 1000));
+  v_late  uuid[];
+  v_moves benteng.move[];
+  v_keys  text[];
+begin
+  select array_agg(l.id)
+  into v_late
+  from (
+    select j.id
+    from benteng.job j
+    where j.expires_at < v_now
+      and j.state <> 'running'
+    order by j.expires_at
+    limit v_n
+    for update skip locked) l;
+  perform benteng.hold_resources(v_late);
+  select array_agg((
+    g.id, 'quarantined', 'quarantined', 'expired', null, 'not started in time', null, null, null, null, null, null, null,
+    null)::benteng.move)
+  into v_moves
+  from unnest(v_late) g (id);
+  v_keys := benteng.move_jobs(v_moves, v_now);
+  expired := coalesce(cardinality(v_moves), 0);
+
+  select array_agg((
+    l.id, 'staged', 'ready', null, null, null, null, null, null, null, null, null, null, null)::benteng.move)
+  into v_moves
+  from (
+    select j.id
+    from benteng.job j
+    where j.state = 'scheduled'
+      and j.due_at <= v_now
+    order by j.due_at, j.seq
+    limit v_n
+    for update skip locked) l;
+  perform benteng.note(v_moves, v_now);
+  update benteng.job j
+  set state = 'ready'
+  from unnest(v_moves) m
+  where j.id = m.id
+    and j.state = 'scheduled';
+  ready := coalesce(cardinality(v_moves), 0);
+
+  woken := benteng.wake(v_keys, v_now) + benteng.sweep(v_n, v_now);
+  perform benteng.sum_up(v_now);
+  select greatest(0, extract(epoch from least(
+      (select min(j.due_at) from benteng.job j where j.state = 'scheduled'),
+      (select min(j.lease_until) from benteng.job j where j.state = 'running')) - v_now))
+  into next_seconds;
+  return next;
+end $$;
+
+-- sweep: wake somebody for each of up to n keys that are free while jobs sleep. Skip-scans the distinct keys.
+create or replace function benteng.sweep(p_n integer, p_now timestamptz) returns integer
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+  v_keys text[];
+begin
+  with recursive wanted as (
+    (select j.waits_for as key from benteng.job j where j.waits_for > '' order by j.waits_for limit 1)
+    union all
+    select (select j.waits_for from benteng.job j where j.waits_for > w.key order by j.waits_for limit 1)
+    from wanted w
+    where w.key is not null
+  )
+  select array_agg(f.key)
+  into v_keys
+  from (
+    select r.key
+    from wanted w
+    join benteng.resource r on r.key = w.key
+    where r.holder is null
+      and exists (select from benteng.job s where s.waits_for = r.key and s.state = 'blocked')
+    order by r.key
+    limit p_n
+    for update of r skip locked) f;
+  return benteng.wake(v_keys, p_now);
+end $$;

@@ -1,0 +1,66 @@
+"""The producer's verbs: ask for evidence, admit, look at and cancel jobs of the own origin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benteng.evidence import Evidence
+from benteng.store.contract import BATCH_MAX
+from benteng.store.postgres import rows, wire
+from benteng.store.postgres.connection import Ledger
+from benteng.store.postgres.wire import ENTRANCE, QUESTION, REFUSAL, TEXT
+from benteng.store.records import Admission, Cancelled, Disposal, Facet, Question, Receipt, Refusal, Status
+from benteng.redact import clean_line
+
+
+class PostgresProducer(Ledger):
+    """See store.contract.Producer."""
+
+    facet = Facet.PRODUCER
+
+    def evidence(self, questions: Sequence[Question]) -> list[Evidence]:
+        """See Producer.evidence."""
+        within_batch(questions)
+        asked = self._types.many(QUESTION, map(wire.question, questions))
+        return [rows.evidence(row) for row in self.call("evidence", asked, repeatable=True)]
+
+    def admit(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> list[Receipt]:
+        """See Producer.admit. Repeated after a lost answer: a job that is there already was admitted by the first try."""
+        within_batch(admissions)
+        within_batch(refusals)
+        if not admissions and not refusals:
+            return []
+        jobs = self._types.many(ENTRANCE, map(wire.admission, admissions))
+        refused = self._types.many(REFUSAL, map(wire.refusal, refusals))
+        found = self.call("admit", jobs, refused, repeatable=True)
+        return [_own(rows.receipt(row), given) for row, given in zip(found, admissions, strict=True)]
+
+    def status(self, job_ids: Sequence[str]) -> list[Status]:
+        """See Producer.status."""
+        within_batch(job_ids)
+        asked = wire.ids(dict.fromkeys(job_ids))
+        return [rows.status(row) for row in self.call("status", asked, repeatable=True)]
+
+    def cancel(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """See Producer.cancel."""
+        within_batch(job_ids)
+        return [rows.cancelled(row) for row in self.call("cancel", wire.ids(job_ids), TEXT(bounded(reason)))]
+
+
+def within_batch(items: Sequence[object]) -> None:
+    """Raise ValueError for a batch that is larger than the contract allows."""
+    if len(items) > BATCH_MAX:
+        raise ValueError(f"at most {BATCH_MAX} in one call")
+
+
+def bounded(text: str, bytes_max: int = 512) -> str:
+    """Return a person's or a handler's text as one clean line."""
+    return clean_line(text, bytes_max=bytes_max)
+
+
+def _own(receipt: Receipt, given: Admission) -> Receipt:
+    """Read a duplicate of itself as what it is: the answer to the first try of this very call was lost."""
+    if receipt.disposal is Disposal.DUPLICATE and receipt.job_id == given.job.id:
+        return replace(receipt, disposal=Disposal.ADMITTED, result=None)
+    return receipt

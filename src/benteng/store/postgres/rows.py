@@ -1,0 +1,249 @@
+"""Rows of verbs as the values that cross the seam.
+
+Trust: not the rows of jobs; somebody with the owner's rights may have written them. What cannot be read raises
+UndecodableError, and the caller sets that job apart alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from benteng.audit import AuditRecord, Event, body_bytes, commitment, leaf_data
+from benteng.errors import BentengError
+from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope, Evidence, OperationFact
+from benteng.evidence import OPEN
+from benteng.job import ArtifactRef, Attempt, Grant, Job, Lease, Refs
+from benteng.lifecycle import OperationState, QuarantineReason, State
+from benteng.policy import Tier
+from benteng.store.records import (
+    AuditRow,
+    Cancelled,
+    Disposal,
+    JobLine,
+    JobView,
+    Receipt,
+    ResourceView,
+    Settled,
+    Status,
+)
+
+Row = Mapping[str, Any]
+_MAJOR = re.compile(r".*@([1-9][0-9]{0,3})", re.ASCII)
+
+
+class UndecodableError(BentengError):
+    """A row that is no job. Carries the name of the field, never its value."""
+
+
+def receipt(row: Row) -> Receipt:
+    """Return the answer to one admission."""
+    return Receipt(
+        Disposal(row["disposal"]),
+        _id(row["job_id"]),
+        row["state"] and State(row["state"]),
+        row["rule"] or "",
+        row["reason"] or "",
+        row["result"],
+    )
+
+
+def status(row: Row) -> Status:
+    """Return how one job is doing."""
+    return Status(
+        _id(row["job_id"]),
+        State(row["state"]),
+        row["reason"] and QuarantineReason(row["reason"]),
+        row["error"],
+        row["result"],
+        row["available_at"] or 0,
+        row["finished_at"] or 0,
+    )
+
+
+def cancelled(row: Row) -> Cancelled:
+    """Return what became of one job."""
+    return Cancelled(_id(row["job_id"]), State(row["state"]))
+
+
+def settled(row: Row) -> Settled:
+    """Return one settlement that was accepted."""
+    return Settled(_id(row["job_id"]), State(row["state"]), row["reason"] and QuarantineReason(row["reason"]))
+
+
+def evidence(row: Row) -> Evidence:
+    """Return the answer to one question."""
+    return Evidence(
+        now=row["now"],
+        control=control(row),
+        policy_sha256=row["policy_sha256"],
+        speaks=row["speaks"],
+        denied_targets=tuple(row["denied"] or ()),
+        artifacts=_artifacts(row["artifacts"] or ()),
+        operation=_operation(row),
+    )
+
+
+def control(row: Row, prefix: str = "") -> Control:
+    """Return a switch, OPEN when there is none."""
+    if row[f"{prefix}scope"] is None:
+        return OPEN
+    scope, mode = ControlScope(row[f"{prefix}scope"]), ControlMode(row[f"{prefix}mode"])
+    return Control(scope, row[f"{prefix}name"], mode, row[f"{prefix}reason"])
+
+
+def _artifacts(parts: Sequence[str]) -> dict[str, ArtifactFact]:
+    facts = [
+        ArtifactFact(
+            parts[at], parts[at + 1], ArtifactState(parts[at + 2]), int(parts[at + 3]) if parts[at + 3] else None
+        )
+        for at in range(0, len(parts), 4)
+    ]
+    return {fact.id: fact for fact in facts}
+
+
+def _operation(row: Row) -> OperationFact | None:
+    if row["job_id"] is None:
+        return None
+    return OperationFact(_id(row["job_id"]), row["origin"], row["payload_sha256"], row["operation"], row["epoch"])
+
+
+def grant(row: Row) -> Grant:
+    """Return a claimed job. Raises UndecodableError."""
+    attempt = Attempt(row["attempt"], row["crashes"], row["handbacks"], row["snoozes"])
+    fresh = Evidence(
+        now=row["now"],
+        control=control(row, "control_"),
+        policy_sha256=row["type_sha256"],
+        speaks=row["speaks"],
+        denied_targets=tuple(row["denied"] or ()),
+        artifacts=_artifacts(row["artifact_facts"] or ()),
+    )
+    return Grant(job(row), attempt, lease(row), fresh, alone=row["alone"])
+
+
+def lease(row: Row) -> Lease:
+    """Return the lease of a claimed job."""
+    return Lease(_id(row["job_id"]), row["fence"], row["token"], row["lease_seconds"])
+
+
+def job(row: Row) -> Job:
+    """Return the job that a row describes. Raises UndecodableError."""
+    try:
+        tier = Tier(row["tier"])
+    except ValueError:
+        raise UndecodableError("tier is not one of low, medium, high") from None
+    return Job(
+        id=_id(row["job_id"]),
+        type=row["type"],
+        tier=tier,
+        payload=row["payload"],
+        payload_sha256=row["payload_sha256"],
+        operation_key=row["operation_key"],
+        origin=row["origin"],
+        actor=row["actor"],
+        request_id=row["request_id"],
+        priority=row["priority"],
+        available_at=row["available_at"],
+        expires_at=row["expires_at"],
+        refs=_refs(row),
+        policy_sha256=row["policy_sha256"],
+        generation=row["generation"],
+        envelope=row["envelope"],
+        summary=row["summary"],
+    )
+
+
+def _refs(row: Row) -> Refs:
+    parts = row["artifacts"]
+    if len(parts) % 2:
+        raise UndecodableError("artifacts are not pairs of id and digest")
+    artifacts = tuple(ArtifactRef(parts[at], parts[at + 1]) for at in range(0, len(parts), 2))
+    return Refs(artifacts, tuple(row["targets"]), tuple(row["resources"]))
+
+
+def line(row: Row) -> JobLine:
+    """Return one line of a list."""
+    return JobLine(
+        job_id=_id(row["job_id"]),
+        type=row["type"],
+        tier=row["tier"],
+        state=State(row["state"]),
+        priority=row["priority"],
+        attempts=row["attempts"],
+        origin=row["origin"],
+        actor=row["actor"],
+        request_id=row["request_id"],
+        admitted_at=row["admitted_at"],
+        available_at=row["available_at"],
+        reason=row["reason"] and QuarantineReason(row["reason"]),
+        error=row["error"],
+        summary=row["summary"],
+    )
+
+
+def view(row: Row) -> JobView:
+    """Return everything about one job, as far as it can be read."""
+    known = dict(row)
+    if known["tier"] not in set(Tier):
+        known["tier"] = Tier.HIGH.value
+    switch = control(row, "control_")
+    names = ("attempts", "crashes", "handbacks", "snoozes", "starts", "admitted_at", "finished_at", "now", "pool")
+    more = (
+        "classified",
+        "rule",
+        "error",
+        "fence",
+        "worker",
+        "lease_until",
+        "cancel_asked",
+        "waits_for",
+        "epoch",
+        "result",
+    )
+    return JobView(
+        job=job(known),
+        state=State(row["state"]),
+        available_at=row["due_at"],
+        **{name: row[name] for name in (*names, *more, "worker_seen_at", "ahead")},
+        reason=row["reason"] and QuarantineReason(row["reason"]),
+        parent=_id(row["parent"]),
+        operation=OperationState(row["operation"]),
+        resources=tuple(ResourceView(**each) for each in _list(row["resource_views"])),
+        control=None if switch.mode is ControlMode.OPEN else switch,
+        audit=tuple(audit_row(each | {"job_id": each["job_text"]}) for each in _list(row["audit"])),
+    )
+
+
+def audit_row(row: Row) -> AuditRow:
+    """Return one record of the log: its body and its leaf are composed here from the stored columns."""
+    salt = bytes.fromhex(row["salt"])
+    body = body_bytes(_record(row))
+    return AuditRow(row["seq"], leaf_data(commitment(salt, body)), salt, body)
+
+
+_SAME = (
+    *("at_us", "job_id", "type", "policy_sha256", "state_from", "state_to", "attempt", "fence", "origin", "actor"),
+    *("request_id", "operation", "payload", "summary", "worker", "login", "rule", "reason", "detail"),
+)
+
+
+def _record(row: Row) -> AuditRecord:
+    found = _MAJOR.fullmatch(row["type"])
+    return AuditRecord(
+        event=Event(row["event"]),
+        contract_version=int(found[1]) if found else 0,
+        resources=tuple(row["resources"]),
+        **{name: row[name] for name in _SAME},
+    )
+
+
+def _list(text: str | None) -> list[dict[str, Any]]:
+    return msgspec.json.decode(text, type=list[dict[str, Any]]) if text else []
+
+
+def _id(value: object) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,301 @@
+"""Values on their way to PostgreSQL, in its own binary format: exact types, no guessing, no re-encoding of bytes.
+
+The layouts name the fields of the composite types in schema `benteng_v1`, in order (tests/store/postgres compares them).
+Trust: not the texts; what PostgreSQL cannot hold (NUL, lone surrogates) is escaped, and a job that had such is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.abc import AdaptContext
+from psycopg.adapt import Dumper, PyFormat
+from psycopg.pq import Format
+
+from benteng.job import Job
+from benteng.lifecycle import State
+from benteng.redact import clean_line
+from benteng.store.records import Admission, Question, Refusal, Settlement, TypeRow
+
+TEXT_BYTES_MAX = 64 * 1024
+_INT8 = (-(1 << 63), (1 << 63) - 1)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
+
+_pack_head = struct.Struct("!iiiii").pack
+_pack_length = struct.Struct("!i").pack
+_pack_field = struct.Struct("!Ii").pack
+_NULL = _pack_length(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One argument: the type that it is, and its binary form."""
+
+    oid: int
+    data: bytes
+
+
+class ParamDumper(Dumper):
+    """Hands a `Param` to the driver as it is."""
+
+    format = Format.BINARY
+
+    def get_key(self, obj: Param, format: PyFormat) -> tuple[type, int]:  # noqa: A002, ARG002 - psycopg's signature
+        """Tell the driver that the type of a `Param` is in the value."""
+        return (Param, obj.oid)  # type: ignore[return-value] # psycopg types keys as a tree of types; any hashable serves
+
+    def upgrade(self, obj: Param, format: PyFormat) -> ParamDumper:  # noqa: A002, ARG002 - psycopg's signature
+        """Return a dumper for the type of the value."""
+        dumper = ParamDumper(Param, None)
+        dumper.oid = obj.oid
+        return dumper
+
+    def dump(self, obj: Param) -> bytes:
+        """Return the binary form."""
+        return obj.data
+
+
+def register(context: AdaptContext) -> None:
+    """Teach a connection to send a `Param`."""
+    context.adapters.register_dumper(Param, ParamDumper)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of PostgreSQL: its number, the number of its array type, and how a value becomes its binary form."""
+
+    oid: int
+    array: int
+    encode: Callable[[Any], bytes]
+
+    def __call__(self, value: Any) -> Param:
+        """Return one argument."""
+        return Param(self.oid, self.encode(value))
+
+    def many(self, values: Iterable[Any]) -> Param:
+        """Return an array as one argument."""
+        return Param(self.array, _array(self, values))
+
+
+def _array(kind: Kind, values: Iterable[Any]) -> bytes:
+    """Return a one-dimensional array (array_send in the server's source); None becomes null."""
+    items = [None if value is None else kind.encode(value) for value in values]
+    if not items:
+        return struct.pack("!iiI", 0, 0, kind.oid)
+    parts = [struct.pack("!iiIii", 1, int(None in items), kind.oid, len(items), 1)]
+    for item in items:
+        parts.append(_NULL if item is None else _pack_length(len(item)) + item)
+    return b"".join(parts)
+
+
+def text_bytes(value: str) -> bytes:
+    """Return a text as PostgreSQL can hold it."""
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:
+        data = clean_line(value, bytes_max=TEXT_BYTES_MAX).encode()
+    return data if b"\0" not in data else clean_line(value, bytes_max=TEXT_BYTES_MAX).encode()
+
+
+def is_storable(value: str) -> bool:
+    """Return whether PostgreSQL can hold the text as it is."""
+    return text_bytes(value) == value.encode(errors="surrogatepass")
+
+
+def _int8(value: int) -> bytes:
+    return struct.pack("!q", max(_INT8[0], min(value, _INT8[1])))
+
+
+def job_uuid(job_id: str) -> bytes | None:
+    """Return the 16 bytes of a job id, or None for a text that is no canonical UUID: no job has it."""
+    return uuid.UUID(job_id).bytes if _UUID.fullmatch(job_id) else None
+
+
+BOOL = Kind(16, 1000, lambda value: b"\1" if value else b"\0")
+BYTEA = Kind(17, 1001, bytes)
+INT8 = Kind(20, 1016, _int8)
+TEXT = Kind(25, 1009, text_bytes)
+FLOAT8 = Kind(701, 1022, struct.Struct("!d").pack)
+UUID = Kind(2950, 2951, bytes)
+TEXTS = Kind(1009, 0, lambda values: _array(TEXT, values))
+
+
+def ids(job_ids: Iterable[str]) -> Param:
+    """Return job ids as one argument; what is no UUID becomes null, which no job has."""
+    return UUID.many(map(job_uuid, job_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The fields of a composite type, in order."""
+
+    name: str
+    fields: Mapping[str, Kind]
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """Return one row in its binary form (record_send in the server's source)."""
+        parts = [_pack_length(len(self.fields))]
+        for kind, value in zip(self.fields.values(), values, strict=True):
+            data = None if value is None else kind.encode(value)
+            parts.append(struct.pack("!Ii", kind.oid, -1) if data is None else _pack_field(kind.oid, len(data)) + data)
+        return b"".join(parts)
+
+
+ENTRANCE = Layout(
+    "entrance",
+    {
+        "id": UUID,
+        "type": TEXT,
+        "tier": TEXT,
+        "priority": INT8,
+        "available_at": INT8,
+        "expires_at": INT8,
+        "generation": INT8,
+        "origin": TEXT,
+        "actor": TEXT,
+        "request_id": TEXT,
+        "payload": BYTEA,
+        "payload_sha256": TEXT,
+        "operation_key": TEXT,
+        "envelope": BYTEA,
+        "policy_sha256": TEXT,
+        "artifacts": TEXTS,
+        "targets": TEXTS,
+        "resources": TEXTS,
+        "summary": TEXT,
+        "entry": TEXT,
+        "rule": TEXT,
+        "reason": TEXT,
+        "parent": UUID,
+        "unfit": BOOL,
+    },
+)
+REFUSAL = Layout(
+    "refusal",
+    {
+        "type": TEXT,
+        "origin": TEXT,
+        "actor": TEXT,
+        "request_id": TEXT,
+        "rule": TEXT,
+        "reason": TEXT,
+        "payload_sha256": TEXT,
+        "operation_key": TEXT,
+        "job_id": UUID,
+        "fence": INT8,
+        "detail": TEXT,
+    },
+)
+QUESTION = Layout(
+    "question", {"type": TEXT, "actor": TEXT, "operation_key": TEXT, "artifacts": TEXTS, "targets": TEXTS}
+)
+SETTLEMENT = Layout(
+    "settlement",
+    {
+        "id": UUID,
+        "fence": INT8,
+        "token": TEXT,
+        "disposition": TEXT,
+        "delay_seconds": FLOAT8,
+        "reason": TEXT,
+        "error": TEXT,
+        "rule": TEXT,
+        "result": BYTEA,
+        "started": BOOL,
+        "alone": BOOL,
+    },
+)
+TYPE_ROW = Layout("type_row", {"name": TEXT, "policy": BYTEA, "sha256": TEXT})
+LAYOUTS = (ENTRANCE, REFUSAL, QUESTION, SETTLEMENT, TYPE_ROW)
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """The numbers that one database gave to our composite types: name -> (type, its array type)."""
+
+    oids: Mapping[str, tuple[int, int]]
+
+    def one(self, layout: Layout, values: Sequence[Any]) -> Param:
+        """Return one row as an argument."""
+        return Param(self.oids[layout.name][0], layout.encode(values))
+
+    def many(self, layout: Layout, rows: Iterable[Sequence[Any]]) -> Param:
+        """Return rows as one argument."""
+        oid, array = self.oids[layout.name]
+        return Kind(oid, array, layout.encode).many(rows)
+
+
+def entrance(job: Job, entry: State, rule: str = "", reason: str = "", parent: str = "") -> tuple[Any, ...]:
+    """Return a job on its way in, as the fields of ENTRANCE."""
+    artifacts = [part for ref in job.refs.artifacts for part in (ref.id, ref.sha256)]
+    texts = (job.type, job.origin, job.actor, job.request_id, job.summary, *artifacts, *job.refs.targets)
+    return (
+        job_uuid(job.id),
+        job.type,
+        job.tier.value,
+        job.priority,
+        job.available_at,
+        job.expires_at,
+        job.generation,
+        job.origin,
+        job.actor,
+        job.request_id,
+        job.payload,
+        job.payload_sha256,
+        job.operation_key,
+        job.envelope,
+        job.policy_sha256,
+        artifacts,
+        job.refs.targets,
+        job.refs.resources,
+        job.summary,
+        entry.value,
+        rule,
+        reason,
+        job_uuid(parent),
+        not all(map(is_storable, (*texts, *job.refs.resources, job.policy_sha256))),
+    )
+
+
+def admission(given: Admission) -> tuple[Any, ...]:
+    """Return an admission as the fields of ENTRANCE."""
+    return entrance(given.job, given.entry, given.rule, given.reason)
+
+
+def refusal(given: Refusal) -> tuple[Any, ...]:
+    """Return a gate's refusal as the fields of REFUSAL."""
+    detail = "suspicious" if given.suspicious else ""
+    said = (given.type, "", given.actor, given.request_id, given.rule, given.reason, given.payload_sha256)
+    return (*said, None, None, None, detail)
+
+
+def question(given: Question) -> tuple[Any, ...]:
+    """Return a question as the fields of QUESTION."""
+    return (given.type, given.actor, given.operation_key, given.artifact_ids, given.targets)
+
+
+def settlement(given: Settlement) -> tuple[Any, ...]:
+    """Return a settlement as the fields of SETTLEMENT."""
+    return (
+        job_uuid(given.proof.job_id),
+        given.proof.fence,
+        given.proof.token,
+        given.disposition.value,
+        given.delay_seconds,
+        given.reason and given.reason.value,
+        given.error,
+        given.rule,
+        given.result,
+        given.started,
+        given.alone,
+    )
+
+
+def type_row(given: TypeRow) -> tuple[Any, ...]:
+    """Return a row of job_type as the fields of TYPE_ROW."""
+    return (given.name, given.policy, given.sha256)
