@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
-from random import Random
+from pathlib import Path
+from random import SystemRandom
 
 import pytest
 
@@ -48,6 +49,7 @@ def dsn(tmp_path, clock):
 
 
 def enqueue(dsn, clock, **changes):
+    """Let one job in."""
     with closing(open_producer(dsn, clock=clock)) as producer:
         gate = Gate(producer, app.registry, app.registry.policies(), lambda: None)
         return gate.enqueue(JobSpec("greet@1", {"name": "a"}, **changes)).job_id
@@ -56,7 +58,10 @@ def enqueue(dsn, clock, **changes):
 def test_an_expired_lease_is_taken_back(dsn, clock):
     """By the lease alone: one that is still running is left alone (cases.md C16)."""
     enqueue(dsn, clock)
-    with closing(open_consumer(dsn, "default", clock=clock)) as consumer, closing(open_keeper(dsn, clock=clock)) as keeper:
+    with (
+        closing(open_consumer(dsn, "default", clock=clock)) as consumer,
+        closing(open_keeper(dsn, clock=clock)) as keeper,
+    ):
         consumer.claim(1, ["greet@1"])
         clock.advance(9)
         before = sweep(keeper, 5.0)
@@ -91,10 +96,10 @@ def test_the_pause_goes_to_the_next_due(dsn):
     """Never longer than allowed, never a busy loop."""
     settings = KeeperSettings(dsn)
 
-    assert 0.2 == pause_seconds(Round(leading=True, next_seconds=0.2), settings, Random(1))
-    assert 0.5 == pause_seconds(Round(leading=True, next_seconds=100.0), settings, Random(1))
-    assert 0.5 == pause_seconds(Round(leading=True, next_seconds=None), settings, Random(1))
-    assert 0.01 == pause_seconds(Round(leading=True, next_seconds=-1.0), settings, Random(1))
+    assert 0.2 == pause_seconds(Round(leading=True, next_seconds=0.2), settings, SystemRandom())
+    assert 0.5 == pause_seconds(Round(leading=True, next_seconds=100.0), settings, SystemRandom())
+    assert 0.5 == pause_seconds(Round(leading=True, next_seconds=None), settings, SystemRandom())
+    assert 0.01 == pause_seconds(Round(leading=True, next_seconds=-1.0), settings, SystemRandom())
 
 
 class Process:
@@ -104,14 +109,17 @@ class Process:
         self.process = subprocess.Popen(
             program("benteng.keeper.loop:main"), stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
         )
+        assert self.process.stdin is not None
+        assert self.process.stderr is not None
+        self.stream = self.process.stderr
         self.process.stdin.write(json.dumps({"dsn": dsn, "environment": "dev"}).encode() + b"\n")
         self.process.stdin.flush()
         self.said = b""
 
     def wait(self, text):
         while text not in self.said:
-            assert select.select([self.process.stderr], [], [], 15)[0], self.said
-            data = os.read(self.process.stderr.fileno(), 4096)
+            assert select.select([self.stream], [], [], 15)[0], self.said
+            data = os.read(self.stream.fileno(), 4096)
             assert data, self.said
             self.said += data
 
@@ -128,12 +136,6 @@ def process(dsn):
     made.close()
 
 
-def lead(dsn):
-    """Wait until somebody leads, by being refused the lead oneself."""
-    with closing(open_keeper(dsn)) as keeper:
-        return not keeper.lead("keeper", 0.01)
-
-
 def test_a_keeper_ends_with_its_worker(process):
     """The pipe that brought its settings is closed by the death of whoever holds it, however that died."""
     process.process.stdin.close()
@@ -142,9 +144,11 @@ def test_a_keeper_ends_with_its_worker(process):
     process.process.stdin = None
 
 
-def test_a_keeper_ends_when_asked(process, dsn):
-    """SIGTERM wakes it from its sleep."""
-    process.process.stderr_ready = select.select([process.process.stderr], [], [], 0.7)
+def test_a_keeper_ends_when_asked(process, tmp_path):
+    """SIGTERM wakes it from its sleep, also while the store is away."""
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    process.wait(b"store_away")
+
     process.process.send_signal(signal.SIGTERM)
 
     assert 0 == process.process.wait(10)
@@ -164,13 +168,13 @@ def test_a_keeper_survives_the_store_moving_away(process, dsn, tmp_path):
 
 def test_the_address_is_not_on_the_command_line(process, dsn):
     """Everybody may read arguments."""
-    with open(f"/proc/{process.process.pid}/cmdline", "rb") as stream:
-        assert dsn.encode() not in stream.read()
+    assert dsn.encode() not in Path(f"/proc/{process.process.pid}/cmdline").read_bytes()
 
 
 def test_the_process_imports_no_user_code():
     """Nothing that could: the modules of the keeper do not reach the app or the gate."""
-    code = "import sys, benteng.keeper.loop; print([m for m in ('benteng.app', 'benteng.gate', 'runpy') if m in sys.modules])"
+    names = "('benteng.app', 'benteng.gate', 'runpy')"
+    code = f"import sys, benteng.keeper.loop; print([name for name in {names} if name in sys.modules])"
 
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

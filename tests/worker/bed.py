@@ -19,7 +19,7 @@ from benteng.gate import Gate, JobSpec
 from benteng.keyring import generate, load_signing_key
 from benteng.lifecycle import State
 from benteng.store.open import open_auditor, open_operator, open_producer
-from benteng.store.records import Query
+from benteng.store.records import Query, Receipt
 
 HERE = Path(__file__).parent
 APPS = HERE / "apps"
@@ -59,7 +59,8 @@ class Worker:
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(settings).encode() + b"\n")
         self.process.stdin.flush()
-        self._lines = Lines(self.process.stdout.fileno())
+        self.stream = self.process.stdout
+        self._lines = Lines(self.stream.fileno())
         self.events: list[dict[str, str]] = []
 
     @property
@@ -79,7 +80,7 @@ class Worker:
                     return said
             if time.monotonic() > until:
                 raise AssertionError(f"never said {event} {fields}; said {self.events[-30:]}")
-            if self.process.poll() is not None and not select.select([self.process.stdout], [], [], 0)[0]:
+            if self.process.poll() is not None and not select.select([self.stream], [], [], 0)[0]:
                 raise AssertionError(
                     f"ended with {self.process.returncode} without {event} {fields}: {self.events[-30:]}"
                 )
@@ -158,6 +159,15 @@ class Bed:
         self.operator.close()
         self.producer.close()
 
+    @contextlib.contextmanager
+    def store_away(self):
+        """Move the store's directory away, and back."""
+        self.close_ledger()
+        self.path.parent.rename(self.root / "elsewhere")
+        yield
+        (self.root / "elsewhere").rename(self.path.parent)
+        self.open_ledger()
+
     def _key(self):
         return load_signing_key(self.root / "keys" / "producer.key")
 
@@ -165,7 +175,9 @@ class Bed:
         return self.gate.enqueue(JobSpec(job_type, payload, actor="svc:test")).job_id
 
     def enqueue_many(self, job_type: str, payloads: list[dict[str, object]]) -> list[str]:
-        receipts = self.gate.enqueue_many([JobSpec(job_type, each, actor="svc:test") for each in payloads])
+        answers = self.gate.enqueue_many([JobSpec(job_type, each, actor="svc:test") for each in payloads])
+        receipts = [answer for answer in answers if isinstance(answer, Receipt)]
+        assert len(receipts) == len(payloads), answers
         return [receipt.job_id for receipt in receipts]
 
     def worker(
@@ -233,7 +245,7 @@ class Bed:
     def wait_a_little(self) -> None:
         """Take in what was said; return when something was, or after a moment."""
         self.effects.extend(self._lines.wait(0))
-        streams = [worker.process.stdout for worker in self.workers if worker.process.poll() is None]
+        streams = [worker.stream for worker in self.workers if worker.process.poll() is None]
         select.select(streams, [], [], 0.05)
         for worker in self.workers:
             worker.listen(0)

@@ -51,7 +51,7 @@ def test_a_once_job_that_crashes_is_uncertain(bed):
 
 
 def test_a_crash_in_a_wide_cell_is_charged_to_the_culprit_alone(bed):
-    """The residents run again one by one; only the one that kills its cell again spends crashes (pipeline.md, trap 12)."""
+    """The residents run again one by one; only the one that kills its cell again spends crashes (trap 12)."""
     bed.worker(concurrency=4)
     culprit = bed.enqueue("wide.kill@1", name="later")
     bystanders = bed.enqueue_many("once.low@1", [{"name": f"b{n}"} for n in range(3)])
@@ -66,7 +66,7 @@ def test_a_crash_in_a_wide_cell_is_charged_to_the_culprit_alone(bed):
 
 
 def test_a_killed_worker_is_recovered_by_lease(bed):
-    """SIGKILL of supervisor and zygote: the cell dies with them, another worker runs the job (F2, F3, L1, cases.md C08)."""
+    """SIGKILL of supervisor and zygote: the cell dies with them, another worker runs the job (F2, F3, L1, C08)."""
     first = bed.worker(keeper=False)
     zygote = first.zygote()
     job = bed.enqueue("medium.block@1", name="a")
@@ -114,7 +114,7 @@ def test_a_dead_zygote_is_replaced(bed):
 
 @pytest.mark.parametrize("name", ["daemon@1"])
 def test_nothing_of_a_job_outlives_it(bed, name):
-    """Neither a child that left its group nor one that lost its parent is there 2 s after the end (cases.md C106, F8)."""
+    """Neither a child that left its group nor one that lost its parent is there 2 s later (cases.md C106, F8)."""
     bed.worker()
     job = bed.enqueue(name, name="d", host="web-1")
 

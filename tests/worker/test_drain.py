@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import time
-from contextlib import closing
 
 import pytest
 
@@ -43,7 +41,7 @@ def test_what_has_no_cell_yet_is_handed_back(bed):
 
 
 def test_a_drain_ends_what_does_not_finish(bed):
-    """After the grace attempts are stopped and given back free; the worker is gone within grace + 2 s (cases.md C15)."""
+    """After the grace attempts are stopped and given back free; the worker is gone within grace + 2 s (C15)."""
     worker = bed.worker(drain_seconds=0.3)
     job = bed.enqueue("medium.block@1", name="a")
     bed.effect("block a")
@@ -85,9 +83,7 @@ def test_a_worker_gives_up_when_it_is_told_to(bed):
     """With a limit it exits with 75 when the store stays away for longer."""
     worker = bed.worker(give_up_seconds=0.5, drain_seconds=0.1)
     worker.wait("ready")
-    with closing(sqlite3.connect(bed.path, isolation_level=None)) as writer:
-        writer.execute("begin exclusive")
-
+    with bed.store_away():
         assert 75 == worker.exit_code()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from contextlib import closing
 from pathlib import Path
@@ -21,15 +22,16 @@ LOW = TypePolicy(name="greet@1", tier=Tier.LOW, effect=Effect.REPEATABLE, limits
 
 
 def settings(tmp_path, **changes):
+    """Settings of a worker with one LOW type, with changes."""
     for name in ("store", "app"):
         (tmp_path / name).mkdir(exist_ok=True)
-    values = {
-        "dsn": f"sqlite:///{tmp_path}/store/b.db",
-        "app": "a:app",
-        "lock": {LOW.name: LOW},
-        "cwd": tmp_path / "app",
-    }
-    return WorkerSettings(**values | {"say": lambda event, /, **fields: None} | changes)
+    dsn = f"sqlite:///{tmp_path}/store/b.db"
+    made = WorkerSettings(dsn=dsn, app="a:app", lock={LOW.name: LOW}, cwd=tmp_path / "app", say=silent)
+    return dataclasses.replace(made, **changes)
+
+
+def silent(event, /, **fields):
+    """Tell nobody."""
 
 
 @pytest.mark.parametrize("where", ["cwd", "artifact_dir", "scratch_parent"])

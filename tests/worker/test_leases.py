@@ -11,8 +11,10 @@ from tests.worker.bed import field, wait_gone
 
 
 def test_a_stopped_supervisor_loses_its_job_and_its_cell(bed):
-    """SIGSTOP past the lease: the zygote kills the cell before the lease ends, another worker takes over with a higher
-    fence, and the settlement of the one that wakes up is refused (F4, I4, I6, L4)."""
+    """The zygote kills the cell, another worker takes over with a higher fence, the zombie's settlement is refused.
+
+    F4, I4, I6, L4 of reference/reliability.md.
+    """
     first = bed.worker(keeper=False)
     job = bed.enqueue("medium.block@1", name="a")
     seen = bed.effect("block a")
@@ -96,7 +98,7 @@ def test_a_cancelled_job_is_stopped(bed):
 
 
 def test_a_store_that_is_locked_and_comes_back(bed):
-    """Another writer holds the lock for longer than a lease: the worker waits, and goes on without a restart (L3, F19)."""
+    """Another writer holds the lock for longer than a lease: the worker waits, then goes on (L3, F19)."""
     worker = bed.worker()
     worker.wait("ready")
     with closing(sqlite3.connect(bed.path, isolation_level=None)) as writer:
@@ -114,12 +116,10 @@ def test_a_finished_attempt_outlives_the_store_being_away(bed):
     worker = bed.worker(keeper=False)
     job = bed.enqueue("long.block@1", name="a")
     bed.effect("block a")
-    with closing(sqlite3.connect(bed.path, isolation_level=None)) as writer:
-        writer.execute("begin immediate")
+    with bed.store_away():
         bed.go()
         bed.effect("done a")
         worker.wait("store_away")
-        writer.execute("rollback")
 
     assert "completed" == bed.ended(job).state
     assert (1, 1) == (bed.count("block a"), bed.show(job).attempts)
@@ -129,12 +129,9 @@ def test_a_store_that_moves_away_and_back(bed):
     """The file is moved and moved back: the worker neither ends nor makes a new one, and goes on."""
     worker = bed.worker()
     worker.wait("ready")
-    bed.close_ledger()
-    bed.path.parent.rename(bed.root / "elsewhere")
-    worker.wait("store_away")
-    assert not bed.path.exists()
-    (bed.root / "elsewhere").rename(bed.path.parent)
-    bed.open_ledger()
+    with bed.store_away():
+        worker.wait("store_away")
+        assert not bed.path.exists()
 
     job = bed.enqueue("greet@1", name="after")
 

@@ -21,6 +21,7 @@ def scratch(tmp_path):
 
 
 def sweep_all(scratch):
+    """Sweep until nothing is left to delete."""
     for _ in range(10_000):
         if not scratch.dirty:
             return

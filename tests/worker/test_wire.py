@@ -23,10 +23,12 @@ def pair():
 
 
 def work(handle, payload):
+    """An attempt, with its payload."""
     return wire.Work(handle, "greet@1", 7, 1, "op", "digest", 30.0, len(payload)), payload
 
 
 def received(inbox, sock):
+    """Everything that has arrived."""
     found = []
     while True:
         try:

@@ -11,17 +11,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from benteng.app import Benteng
-from benteng.contract import Artifact, Contract, Slug, Target
 from benteng.context import Context
+from benteng.contract import Artifact, Contract, Slug, Target
 from benteng.policy import Effect, Tier
 from benteng.raised import Permanent, Retry, Snooze, Suspicious
 from benteng.verdict import ADMIT, Refuse, Verdict
 
 app = Benteng()
-QUICK = {"lease_seconds": 1.0, "backoff_seconds_min": 0.05, "backoff_seconds_base": 0.05, "backoff_seconds_max": 0.2}
-SHORT = QUICK | {"run_seconds_max": 0.5, "grace_seconds": 0.3}
+QUICK: dict[str, Any] = {
+    "lease_seconds": 1.0,
+    "backoff_seconds_min": 0.05,
+    "backoff_seconds_base": 0.05,
+    "backoff_seconds_max": 0.2,
+}
+LONG: dict[str, Any] = QUICK | {"lease_seconds": 30.0}
+SHORT: dict[str, Any] = QUICK | {"run_seconds_max": 0.5, "grace_seconds": 0.3}
 
 
 def effect(text: str) -> None:
@@ -46,12 +53,14 @@ class Host(Contract):
 
 @app.job("greet@1", **QUICK)
 def greet(name: str) -> str:
+    """Say hello."""
     effect(f"greet {name}")
     return f"Halo, {name}"
 
 
 @app.job("agreet@1", **QUICK)
 async def agreet(name: str) -> str:
+    """Say hello on the loop."""
     await asyncio.sleep(0)
     effect(f"agreet {name}")
     return f"Halo, {name}"
@@ -59,12 +68,14 @@ async def agreet(name: str) -> str:
 
 @app.job("once.low@1", crashes_max=3, **QUICK)
 def wide_block(step: Step) -> None:
+    """Wait in a thread of the wide cell."""
     effect(f"block {step.name}")
     wait_for("go")
 
 
 @app.job("wide.kill@1", crashes_max=2, **QUICK)
 def wide_kill(step: Step) -> None:
+    """Kill the wide cell."""
     effect(f"kill {step.name}")
     if step.name == "later":
         wait_for("go")
@@ -73,12 +84,14 @@ def wide_kill(step: Step) -> None:
 
 @app.job("medium@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, **QUICK)
 def medium(step: Step, ctx: Context) -> dict[str, object]:
+    """Tell where it runs."""
     effect(f"medium {step.name} {ctx.fence} {ctx.attempt}")
     return {"pid": os.getpid(), "cwd": str(Path.cwd()), "home": os.environ["HOME"], "fence": ctx.fence}
 
 
 @app.job("medium.block@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, **QUICK)
 def medium_block(step: Step, ctx: Context) -> str:
+    """Wait in a serial cell."""
     effect(f"block {step.name} {ctx.fence}")
     wait_for("go")
     effect(f"done {step.name} {ctx.fence}")
@@ -87,6 +100,7 @@ def medium_block(step: Step, ctx: Context) -> str:
 
 @app.job("high@1", tier=Tier.HIGH, effect=Effect.REPEATABLE, operation=("name",), resources=("host",), **QUICK)
 def high(step: Host, ctx: Context) -> dict[str, object]:
+    """Tell where it runs."""
     effect(f"high {step.name} {ctx.fence} {ctx.attempt}")
     return {"pid": os.getpid()}
 
@@ -95,12 +109,14 @@ def high(step: Host, ctx: Context) -> dict[str, object]:
     "poison@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, crashes_max=2, **QUICK
 )
 def poison(step: Step) -> None:
+    """Kill its own process."""
     effect(f"poison {step.name}")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.job("once@1", tier=Tier.MEDIUM, effect=Effect.ONCE, operation=("name",), resources=None, **QUICK)
 def once(step: Step) -> None:
+    """Kill its own process, with an effect that must not be doubled."""
     effect(f"once {step.name}")
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -178,7 +194,7 @@ def gil(step: Step) -> str:
 async def ablock(name: str) -> str:
     """Block the event loop for four leases."""
     effect(f"ablock {name}")
-    time.sleep(4)
+    time.sleep(4)  # noqa: ASYNC251 - to block the loop is what it is for
     return "blocked"
 
 
@@ -247,6 +263,7 @@ def says(step: Step, ctx: Context) -> object:
     **QUICK,
 )
 def quarrel(step: Step) -> None:
+    """Be refused before this."""
     effect(f"quarrel {step.name}")
 
 
@@ -269,6 +286,7 @@ def quarrelsome(step: Step) -> Verdict:
     **QUICK,
 )
 def parent(step: Step, ctx: Context) -> None:
+    """Add a successor."""
     ctx.progress("half way")
     if step.name == "unlisted":
         ctx.then("agreet@1", {"name": "x"})
@@ -282,6 +300,7 @@ class Patch(Contract):
 
 @app.job("patch@1", tier=Tier.HIGH, effect=Effect.REPEATABLE, operation=("host",), resources=("host",), **QUICK)
 def patch(step: Patch, ctx: Context) -> str:
+    """Read an artifact."""
     path = ctx.artifact(step.artifact)
     effect(f"patch {path.stat().st_mode & 0o777:o}")
     return path.read_text()
@@ -298,7 +317,7 @@ def links(step: Host, ctx: Context) -> None:
         deep.mkdir()
     (ctx.scratch / "locked").mkdir(mode=0o000)
     with contextlib.suppress(OSError):
-        os.rename(ctx.scratch, ctx.scratch.parent / "renamed")
+        ctx.scratch.rename(ctx.scratch.parent / "renamed")
     effect("links")
 
 
@@ -326,9 +345,10 @@ def leak_block(step: Step) -> None:
     effect=Effect.REPEATABLE,
     operation=("name",),
     resources=None,
-    **QUICK | {"lease_seconds": 30.0},
+    **LONG,
 )
 def long_block(step: Step) -> None:
+    """Wait, under a long lease."""
     effect(f"block {step.name}")
     wait_for("go")
     effect(f"done {step.name}")
@@ -336,5 +356,6 @@ def long_block(step: Step) -> None:
 
 @app.job("once.block@1", tier=Tier.MEDIUM, effect=Effect.ONCE, operation=("name",), resources=None, **QUICK)
 def once_block(step: Step) -> None:
+    """Wait, with an effect that must not be doubled."""
     effect(f"block {step.name}")
     wait_for("go")
