@@ -6,6 +6,7 @@ import pytest
 
 from benteng.config import Environment, load
 from benteng.errors import PolicyError
+from benteng.store.records import Facet
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_without_a_file_the_embedded_defaults_hold(tmp_path):
     config = load(tmp_path, {})
 
     assert config.environment is Environment.DEV
-    assert config.dsn == ""
+    assert config.dsn(Facet.PRODUCER) == ""
     assert config.lock == tmp_path / "benteng.lock"
     assert config.keys == tmp_path / ".benteng"
 
@@ -39,7 +40,7 @@ def test_the_file_is_found_upwards(tmp_path, write):
 
     config = load(below, {})
 
-    assert config.dsn == f"sqlite:///{tmp_path}/queue.db"
+    assert config.dsn(Facet.OPERATOR) == f"sqlite:///{tmp_path}/queue.db"
     assert config.root == tmp_path
 
 
@@ -49,7 +50,7 @@ def test_arguments_win_over_variables_and_variables_over_the_file(tmp_path, writ
 
     config = load(tmp_path, {"BENTENG_APP": "b:app", "BENTENG_DSN": "sqlite:////y.db"}, dsn="sqlite:////z.db")
 
-    assert (config.app, config.dsn) == ("b:app", "sqlite:////z.db")
+    assert (config.app, config.dsn(Facet.KEEPER)) == ("b:app", "sqlite:////z.db")
     assert config.sources == {"environment": str(path), "app": "BENTENG_APP", "dsn": "argument"}
 
 
@@ -94,3 +95,32 @@ def test_a_file_that_others_may_write_is_refused(tmp_path, write):
 
     assert caught.value.rule == "N-mode"
     assert "chmod" in caught.value.fix
+
+
+def test_each_facet_may_have_its_own_address(tmp_path, write):
+    """A database login has one facet: a host lists the addresses that its services need, a pool its own."""
+    write(
+        """
+        [dsn]
+        producer = "postgresql://app@db/q"
+        consumer = "postgresql://worker@db/q"
+        [pool.patch]
+        dsn = "postgresql://patch@db/q"
+        """
+    )
+
+    config = load(tmp_path, {})
+
+    assert config.dsn(Facet.PRODUCER) == "postgresql://app@db/q"
+    assert config.dsn(Facet.CONSUMER, "mail") == "postgresql://worker@db/q"
+    assert config.dsn(Facet.CONSUMER, "patch") == "postgresql://patch@db/q"
+
+
+def test_a_facet_without_address_is_refused(tmp_path, write):
+    """A worker's host has no operator's login, and says so instead of trying another."""
+    write('[dsn]\nconsumer = "postgresql://worker@db/q"\n')
+
+    with pytest.raises(PolicyError) as caught:
+        load(tmp_path, {}).dsn(Facet.OPERATOR)
+
+    assert caught.value.rule == "N-dsn"

@@ -21,6 +21,7 @@ import msgspec
 
 from benteng.errors import PolicyError
 from benteng.policy import POOL_DEFAULT
+from benteng.store.records import Facet
 
 FILE_NAME = "benteng.toml"
 LOCK_NAME = "benteng.lock"
@@ -51,17 +52,19 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     start                "fork" a cell from the zygote, or "exec" each one (for code that starts threads at import)
     env                  names of environment variables that handlers may see; never secrets
     drain_seconds        how long running attempts may finish after SIGTERM
+    dsn                  the store's address with this pool's own login; empty: that of the consumer
     """
 
     concurrency: int = 4
     start: str = "fork"
     env: tuple[str, ...] = ()
     drain_seconds: float = 10.0
+    dsn: str = ""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     environment: Environment = Environment.DEV
-    dsn: str = ""
+    dsn: str | dict[Facet, str] = ""
     app: str = ""
     lock: str = ""
     keys: str = ""
@@ -74,14 +77,15 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Config:
     """The effective settings. Paths are absolute; `sources` says where each value came from.
 
-    dsn        the store's address; empty: the embedded store in the user's state directory
+    dsns       the store's address for each facet that this host may open; none: the embedded store in the user's state
+               directory. A database login has one facet, so a host lists only what its services need
     app        `module:attribute` of the Benteng object
     lock       the reviewed policies of this host;  keys: directory of trust roots and private keys
     artifacts  directory that holds artifact files, named by their sha256
     """
 
     environment: Environment = Environment.DEV
-    dsn: str = ""
+    dsns: Mapping[Facet, str] = field(default_factory=dict[Facet, str])
     app: str = ""
     root: Path = field(default_factory=Path)
     lock: Path = field(default_factory=Path)
@@ -90,6 +94,18 @@ class Config:
     poll_seconds: float = 0.5
     pools: Mapping[str, PoolSettings] = field(default_factory=dict[str, PoolSettings])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def dsn(self, facet: Facet, pool: str = "") -> str:
+        """Return the address for a facet, for a consumer of a pool the pool's own; empty: the embedded store.
+
+        Raises PolicyError when this host has addresses, but none for that facet.
+        """
+        own = self.pool(pool).dsn if pool else ""
+        if own or not self.dsns:
+            return own
+        if facet not in self.dsns:
+            raise PolicyError("N-dsn", f"this host has no address for a {facet}", fix=f"set dsn.{facet} in {FILE_NAME}")
+        return self.dsns[facet]
 
     def pool(self, name: str) -> PoolSettings:
         """Return the settings of a pool; the defaults when the file does not mention it."""
@@ -121,16 +137,27 @@ def _effective(found: _File, root: Path, sources: Mapping[str, str]) -> Config:
     keys = root / (found.keys or KEYS_NAME)
     return Config(
         environment=found.environment,
-        dsn=_absolute_dsn(found.dsn, root),
+        dsns=_dsns(found.dsn, root),
         app=app,
         root=root,
         lock=root / (found.lock or LOCK_NAME),
         keys=keys,
         artifacts=root / (found.artifacts or "artifacts"),
         poll_seconds=found.poll_seconds,
-        pools=found.pool or {POOL_DEFAULT: PoolSettings()},
+        pools={name: _absolute(pool, root) for name, pool in found.pool.items()} or {POOL_DEFAULT: PoolSettings()},
         sources=sources,
     )
+
+
+def _dsns(found: str | Mapping[Facet, str], root: Path) -> dict[Facet, str]:
+    """Return the address for each facet: one text is the address for all of them."""
+    if isinstance(found, str):
+        return dict.fromkeys(Facet, _absolute_dsn(found, root)) if found else {}
+    return {facet: _absolute_dsn(dsn, root) for facet, dsn in found.items()}
+
+
+def _absolute(pool: PoolSettings, root: Path) -> PoolSettings:
+    return msgspec.structs.replace(pool, dsn=_absolute_dsn(pool.dsn, root))
 
 
 def _absolute_dsn(dsn: str, root: Path) -> str:

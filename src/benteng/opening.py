@@ -18,6 +18,7 @@ from benteng.gate import Gate
 from benteng.keyring import SigningKey, load_signing_key
 from benteng.policy import TypePolicy, differences, pending_for
 from benteng.store.open import default_dsn, open_operator, open_producer
+from benteng.store.records import Facet
 from benteng.task import Registry
 
 PRODUCER_KEY = "producer.key"
@@ -28,13 +29,13 @@ def open_gate(registry: Registry, dsn: str, directory: Path | None, *, say: Say)
     """Open the gate of an application. Raises PolicyError, KeyringError, StoreError."""
     config = load(directory, dsn=dsn)
     policies = settle_policies(config, registry.policies(), say)
-    producer = open_producer(dsn_of(config), environment=config.environment.value)
+    producer = open_producer(dsn_of(config, Facet.PRODUCER), environment=config.environment.value)
     return Gate(producer, registry, policies, signer(config.keys))
 
 
-def dsn_of(config: Config) -> str:
-    """Return the store's address: the configured one, else the embedded store in the user's state directory."""
-    return config.dsn or default_dsn()
+def dsn_of(config: Config, facet: Facet, pool: str = "") -> str:
+    """Return the store's address for a facet: the configured one, else the embedded store of the user."""
+    return config.dsn(facet, pool) or default_dsn()
 
 
 def signer(keys: Path) -> Callable[[], SigningKey | None]:
@@ -60,7 +61,7 @@ def settle_policies(config: Config, code: Mapping[str, TypePolicy], say: Say) ->
         "the lock file", {name: locked[name] for name in code if name in locked}, code, "benteng policy lock"
     )
     _refuse_pending(code)
-    with closing(open_operator(dsn_of(config), environment=config.environment.value)) as operator:
+    with closing(open_operator(dsn_of(config, Facet.OPERATOR), environment=config.environment.value)) as operator:
         ledger = lockfile.from_rows(operator.types())
     _refuse_difference(
         "the ledger", {name: ledger[name] for name in code if name in ledger}, code, "benteng policy apply"
@@ -82,7 +83,7 @@ def _settle_dev(config: Config, code: Mapping[str, TypePolicy], say: Say) -> dic
 
 def apply_policies(config: Config, policies: Mapping[str, TypePolicy], say: Say) -> list[str]:
     """Write policies into the ledger's `job_type`; return what changed. Raises NeedsAction at HIGH in `prod`."""
-    with closing(open_operator(dsn_of(config), environment=config.environment.value)) as operator:
+    with closing(open_operator(dsn_of(config, Facet.OPERATOR), environment=config.environment.value)) as operator:
         ledger = {row.name: row.sha256 for row in operator.types()}
         rows = [row for row in lockfile.to_rows(policies) if ledger.get(row.name) != row.sha256]
         changed = operator.apply_types(rows, "applied from the lock file") if rows else []

@@ -29,6 +29,7 @@ from benteng.ops.reference import paths_of
 from benteng.ops.why import records
 from benteng.policy import DAY_SECONDS, TypePolicy, differences, pending_for
 from benteng.redact import patterns
+from benteng.store.records import Facet
 
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 37, 0)
@@ -118,7 +119,6 @@ def _versions(_patient: Patient) -> Iterator[Finding]:
 
 
 def _environment(patient: Patient) -> Iterator[Finding]:
-    config = patient.config
     if patient.prod:
         yield Finding("environment", Level.OK, "prod: what is not safe is refused")
     else:
@@ -127,7 +127,7 @@ def _environment(patient: Patient) -> Iterator[Finding]:
     if os.geteuid() == 0:
         fix = "run workers as an ordinary user"
         yield Finding("user", patient.grave(), "running as root: a cell's user can read whatever root can", fix)
-    if "BENTENG_DSN" in os.environ and patterns(dsn_of(config)) != dsn_of(config):
+    if patterns(os.environ.get("BENTENG_DSN", "")) != os.environ.get("BENTENG_DSN", ""):
         fix = "put it into benteng.toml, mode 0600"
         yield Finding("secrets", Level.WARNING, "the store's password stands in the environment", fix)
 
@@ -175,7 +175,7 @@ def _store(patient: Patient) -> Iterator[Finding]:
     from benteng.store.open import open_operator
 
     config = patient.config
-    with closing(open_operator(dsn_of(config), environment=config.environment.value)) as operator:
+    with closing(open_operator(dsn_of(config, Facet.OPERATOR), environment=config.environment.value)) as operator:
         health, rows, controls = operator.health(), operator.types(), operator.controls()
     where = f" at {health.path}" if health.path else ""
     yield Finding("store", Level.OK, f"{health.store} {health.version}{where}, durability {health.durability}")
@@ -240,7 +240,7 @@ def _last_records(config: Config) -> list[AuditRecord]:
     from benteng.store.open import open_auditor
 
     since = system_clock() - microseconds(DAY_SECONDS)
-    with closing(open_auditor(dsn_of(config), environment=config.environment.value)) as auditor:
+    with closing(open_auditor(dsn_of(config, Facet.AUDITOR), environment=config.environment.value)) as auditor:
         found = [record for page in last(auditor, RECORDS_MAX) for record in records(page)]
     return [record for record in found if record.at_us >= since]
 

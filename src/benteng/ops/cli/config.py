@@ -12,7 +12,7 @@ from benteng.ops.output import document, table
 from benteng.redact import patterns
 
 if TYPE_CHECKING:
-    from benteng.config import Config
+    from benteng.config import Config, PoolSettings
 
 
 @click.group
@@ -37,19 +37,26 @@ def show(*, sources: bool, as_json: bool) -> None:
 
 def settings(config: Config) -> dict[str, object]:
     """Return the settings by name, fit to be shown."""
-    from benteng.opening import dsn_of
+    from benteng.store.open import default_dsn
 
+    dsns = {facet.value: patterns(dsn) for facet, dsn in config.dsns.items()}
+    same = len(set(dsns.values())) == 1
     return {
         "environment": config.environment.value,
-        "dsn": patterns(dsn_of(config)),
+        "dsn": next(iter(dsns.values())) if same else dsns or default_dsn(),
         "app": config.app,
         "root": str(config.root),
         "lock": str(config.lock),
         "keys": str(config.keys),
         "artifacts": str(config.artifacts),
         "poll_seconds": config.poll_seconds,
-        "pool": {name: msgspec.to_builtins(pool) for name, pool in config.pools.items()},
+        "pool": {name: shown(pool) for name, pool in config.pools.items()},
     }
+
+
+def shown(pool: PoolSettings) -> dict[str, object]:
+    """Return the settings of a pool, its password masked."""
+    return msgspec.to_builtins(msgspec.structs.replace(pool, dsn=patterns(pool.dsn)))
 
 
 def source_of(config: Config, key: str) -> str:

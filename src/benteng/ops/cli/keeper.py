@@ -17,6 +17,7 @@ def command(ctx: click.Context, log: str) -> None:
     """
     from benteng.keeper.loop import KeeperSettings, run_keeper
     from benteng.opening import dsn_of
+    from benteng.store.records import Facet
 
     config = configuration()
-    ctx.exit(run_keeper(KeeperSettings(dsn_of(config), config.environment.value), teller(log)))
+    ctx.exit(run_keeper(KeeperSettings(dsn_of(config, Facet.KEEPER), config.environment.value), teller(log)))

@@ -101,9 +101,10 @@ def operator() -> Generator[Operator]:
     """Open the operator's facet. The person is the OS user; there is no flag for that."""
     from benteng.opening import dsn_of
     from benteng.store.open import open_operator
+    from benteng.store.records import Facet
 
     config = configuration()
-    with closing(open_operator(dsn_of(config), environment=config.environment.value)) as opened:
+    with closing(open_operator(dsn_of(config, Facet.OPERATOR), environment=config.environment.value)) as opened:
         yield opened
 
 
@@ -112,9 +113,10 @@ def auditor() -> Generator[Auditor]:
     """Open the auditor's facet."""
     from benteng.opening import dsn_of
     from benteng.store.open import open_auditor
+    from benteng.store.records import Facet
 
     config = configuration()
-    with closing(open_auditor(dsn_of(config), environment=config.environment.value)) as opened:
+    with closing(open_auditor(dsn_of(config, Facet.AUDITOR), environment=config.environment.value)) as opened:
         yield opened
 
 

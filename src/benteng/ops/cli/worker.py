@@ -102,11 +102,12 @@ def settings(
     from benteng.opening import dsn_of
     from benteng.ops.cli.options import teller
     from benteng.ops.reference import paths_of
+    from benteng.store.records import Facet
     from benteng.worker.launch import WorkerSettings
 
     trust = config.keys / TRUST_FILE
     return WorkerSettings(
-        dsn=dsn_of(config),
+        dsn=dsn_of(config, Facet.CONSUMER, pool.name),
         app=app,
         lock=locked,
         pool=pool,
