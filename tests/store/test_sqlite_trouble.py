@@ -251,8 +251,20 @@ def test_older_copy_in_its_place_is_damage(ledger, bench):
     consumer = bench.consumer
     replace_by(ledger, old)
 
-    with pytest.raises(StoreDamaged, match="older copy"):
+    with pytest.raises(StoreDamaged, match="gone back"):
         consumer.claim(1, ["t.low@1"])
+
+
+def test_fence_set_back_by_hand_is_damage(ledger, bench):
+    """A process that has seen a fence does not give it out again, whoever wrote the row."""
+    bench.started()
+    bench.admitted()
+    with closing(sqlite3.connect(ledger.path)) as raw, raw:
+        raw.execute("drop trigger fence_never_goes_back")
+        raw.execute("update installation set fence = 0")
+
+    with pytest.raises(StoreDamaged, match="gone back"):
+        bench.claim()
 
 
 def test_emptied_ledger_is_not_made_anew(ledger, bench):

@@ -187,7 +187,9 @@ class Ledger:
     @contextmanager
     def _transaction(self, connection: sqlite3.Connection, begin: str) -> Generator[Tx]:
         try:
-            yield Tx(connection, self, _begin(connection, begin))
+            row = _begin(connection, begin)
+            self._recognise(row)
+            yield Tx(connection, self, row)
         except sqlite3.Error as error:
             self._undo(connection, gone=faults.code(error) in faults.AWAY)
             raise faults.translated(error, self.place.path) from error
@@ -226,13 +228,11 @@ class Ledger:
         self._connection = connection
 
     def _recognise(self, row: Row) -> None:
-        """Refuse another ledger, or an older copy of this one, in its place: a fence would be given out twice."""
+        """Refuse another ledger, an older copy, or a fence set back by hand: numbers would be given out twice."""
         if self._id and self._id != row["id"]:
             raise StoreDamaged(f"another ledger lies at {self.place.path} now. Stop and look")
         if row["fence"] < self._fence_seen:
-            raise StoreDamaged(
-                f"an older copy of the ledger lies at {self.place.path} now. Raise its fence epoch first"
-            )
+            raise StoreDamaged(f"the fence of {self.place.path} has gone back: an older copy? Raise its epoch first")
         self._id = row["id"]
         self._fence_seen = row["fence"]
 
