@@ -190,3 +190,16 @@ def test_a_dead_keeper_is_started_again(bed):
     worker.wait("keeper_ended", pid=str(pid))
     worker.events = [said for said in worker.events if said.get("pid") != str(pid)]
     assert not gone(int(worker.wait("keeper_started")["pid"]))
+
+
+def test_a_lane_that_rests_after_crashes_does_not_hold_up_the_others(bed):
+    """Jobs of other tiers are claimed while the crashing one waits for its next cell."""
+    worker = bed.worker()
+    worker.wait("ready")
+    poison = [bed.enqueue("poison@1", name=f"p{n}") for n in range(4)]
+    worker.wait("cell_died")
+
+    jobs = bed.enqueue_many("greet@1", [{"name": f"n{n}"} for n in range(5)])
+
+    assert {"completed"} == {bed.ended(job).state for job in jobs}
+    assert {"crashed"} == {bed.ended(job).reason for job in poison}

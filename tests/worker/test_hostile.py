@@ -54,7 +54,7 @@ def test_a_frame_that_is_not_permitted_kills_the_cell(besieged, name):
 
     assert ("quarantined", "crashed") == (status.state, status.reason)
     assert before + 1 == len(worker.all("suspicious"))
-    assert b'"ok"' == besieged.ended(besieged.enqueue("good@1", name="ok")).result
+    assert f'"{name}"'.encode() == besieged.ended(besieged.enqueue("good@1", name=name)).result
 
 
 def test_half_a_frame_is_no_word(besieged):

@@ -171,7 +171,8 @@ class Supervisor:
         batch = self._done[:SETTLE_MAX]
         settlements = [f.settlement for f in batch if f.settlement is not None]
         asked_at = clock.boot_seconds()
-        answer = self._call(now, lambda: self._store.turn(settlements, room, self._accepts))
+        accepts = [name for name in self._accepts if self._yard.takes(self._plan.policies[name])]
+        answer = self._call(now, lambda: self._store.turn(settlements, room if accepts else 0, accepts))
         if answer is None:
             return True
         del self._done[: len(batch)]

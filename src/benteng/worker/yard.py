@@ -90,7 +90,7 @@ class Yard:
         self._zygote_at = 0.0
         self._zygote_failures = 0
         self._zygote_since = 0.0
-        self._paused = False
+        self._resting: frozenset[Kind] = frozenset()
         self._approved = False
         self.ended: list[Flight] = []
         self.reported: dict[str, TypePolicy] | None = None
@@ -100,8 +100,12 @@ class Yard:
 
     @property
     def open(self) -> bool:
-        """Whether flights may come in: the zygote stands and is approved, and no lane waits after a crash."""
-        return self._works and not self._paused
+        """Whether flights may come in: the zygote stands and is approved."""
+        return self._works
+
+    def takes(self, policy: TypePolicy) -> bool:
+        """Whether flights of a type may come in: a lane whose cells crash rests, and the others go on."""
+        return KINDS[policy.tier] not in self._resting
 
     @property
     def _works(self) -> bool:
@@ -181,7 +185,7 @@ class Yard:
         """Do what is due: start zygote and cells, send waiting flights, stop and kill what is over time."""
         self._zygote(now)
         self._over_time(now)
-        self._paused = any(lane.not_before > now for lane in self._lanes)
+        self._resting = frozenset(lane.kind for lane in self._lanes if lane.not_before > now)
         for lane in self._lanes:
             if self._works:
                 self._staff(lane, now)

@@ -95,7 +95,7 @@ def attack(step: Step) -> str:
     return "survived"
 
 
-@app.job("good@1", lease_seconds=5.0)
-def good(name: str) -> str:
+@app.job("good@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, lease_seconds=5.0)
+def good(step: Step) -> str:
     """Do what one should."""
-    return name
+    return step.name

@@ -103,6 +103,13 @@ class Zero:
 
 
 @dataclass(frozen=True, slots=True)
+class NotZero:
+    """At least one of the 64 bits is set: a pointer to something."""
+
+    argument: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outside:
     """The low half is not between low and high, both included."""
 
@@ -120,7 +127,7 @@ class Listed:
     table: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-Condition = OneOf | NoneOf | NoBits | AnyBits | Zero | Outside | Listed
+Condition = OneOf | NoneOf | NoBits | AnyBits | Zero | NotZero | Outside | Listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +216,9 @@ def _condition(condition: Condition, refuse: Instruction) -> list[Instruction]:
         case Zero(argument):
             empty = Instruction(JUMP_EQUAL, 1, 0, 0)
             return [_low(argument), empty, refuse, _high(argument), empty, refuse]
+        case NotZero(argument):
+            found = Instruction(JUMP_EQUAL, 0, 1, 0)
+            return [_low(argument), Instruction(JUMP_EQUAL, 0, 3, 0), _high(argument), found, refuse]
         case Outside(argument, low, high):
             bounds = [Instruction(JUMP_GREATER_EQUAL, 0, 2, low), Instruction(JUMP_GREATER, 1, 0, high)]
             return [_low(argument), *bounds, refuse]

@@ -20,6 +20,7 @@ from benteng.worker.sandbox.bpf import (
     Listed,
     NoBits,
     NoneOf,
+    NotZero,
     OneOf,
     Outside,
     Refusal,
@@ -106,6 +107,11 @@ BANS: Final = (
         "personality",
     ),
     Ban("has its flags behind a pointer, where no filter sees them", Refusal.ABSENT, "clone3"),
+    Ban(
+        "writes attributes and times of whatever the uid may write, which Landlock does not look at",
+        Refusal.DENIED,
+        "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr utime utimes futimesat",
+    ),
     Ban("makes or connects sockets", Refusal.NETWORK, "socket connect bind listen accept accept4"),
 )
 """Refused in every layer."""
@@ -128,6 +134,7 @@ ARGUMENTS: Final = (
         (NoneOf(1, (*IOCTL_TERMINAL, *IOCTL_OWNER)), Outside(1, *IOCTL_INTERFACES)),
         "no typing for others, no signals to others, no list of networks",
     ),
+    Rule("utimensat", Refusal.DENIED, (NotZero(2),), "the present time may be set by whoever may write"),
     Rule("prlimit64", Refusal.DENIED, (OneOf(0, (0,)),), "only its own limits"),
     Rule("sched_setaffinity", Refusal.DENIED, (OneOf(0, (0,)),), "only its own thread"),
     Rule("sched_setscheduler", Refusal.DENIED, (OneOf(0, (0,)),), "only its own thread"),
@@ -157,10 +164,9 @@ EXECUTE: Final = (
 
 METADATA: Final = (
     *Ban(
-        "changes modes, owners, times and attributes of the uid's files, which Landlock does not look at",
+        "changes modes, owners and times of the uid's files, which Landlock does not look at",
         Refusal.DENIED,
-        "chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr "
-        "lsetxattr fsetxattr removexattr lremovexattr fremovexattr",
+        "chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utimensat",
     ).rules(),
     Rule("ioctl", Refusal.DENIED, (NoneOf(1, IOCTL_ATTRIBUTES),), "as setxattr"),
 )
