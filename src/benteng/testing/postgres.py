@@ -1,7 +1,7 @@
-"""The harness of the PostgreSQL store: a database for each ledger, opened as the least logins, with a test clock inside.
+"""The harness of the PostgreSQL store: a database for each ledger, opened as the least logins, with a test clock.
 
-Only a test installation has that clock: the superuser replaces `benteng.now()` in the ledger's own database, by a body that
-reads the clock's file. No role of the ledger can do that, and no ledger that `benteng migrate` made has it.
+Only a test installation has that clock: the superuser replaces `benteng.now()` in the ledger's own database, by a body
+that reads the clock's file. No role of the ledger can do that, and no ledger that `benteng migrate` made has it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ grant execute on function benteng.now() to benteng_owner;
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a ledger is: the address of a database as a login (`{user}`, `{database}`), its name, and its clock's place."""
+    """Where a ledger is: an address with places for `{user}` and `{database}`, its database, its clock's directory."""
 
     address: str
     database: str
@@ -141,7 +141,7 @@ class PostgresLedger:
             trap.step()
             return execute(cursor, query, *arguments, **options)
 
-        psycopg.Cursor.execute = traced
+        setattr(psycopg.Cursor, "execute", traced)  # noqa: B010 - the overloads of psycopg forbid the plain form
         return trap
 
     def give_away(self, job_id: str, origin: str) -> None:

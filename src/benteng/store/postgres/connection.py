@@ -1,8 +1,8 @@
 """One connection to a PostgreSQL ledger as one login, and the calls of verbs that it carries.
 
-Each verb is one statement in a transaction of its own. A lost connection is opened again; the same call is repeated only
-when that is safe, else StoreUnavailable says that nobody knows, and what is true is found by asking. May be used from
-several threads, one call at a time, and never across a fork.
+Each verb is one statement in a transaction of its own. A lost connection is opened again; the same call is repeated
+only when that is safe, else StoreUnavailable says that nobody knows, and what is true is found by asking. May be used
+from several threads, one call at a time, and never across a fork.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import psycopg
+from psycopg import sql
+from psycopg.adapt import PyFormat
 from psycopg.rows import dict_row
 
 from benteng.errors import BentengError, FacetError, PolicyError, StoreError, StoreUnavailable
@@ -98,11 +101,11 @@ class Ledger:
 
     def call(self, verb: str, *parameters: Param | None, repeatable: bool = False) -> list[Row]:
         """Call a verb and return its rows. `repeatable`: a second call after a lost answer changes nothing more."""
-        sql = f"select * from benteng_v1.{verb}({', '.join(['%b'] * len(parameters))})"
+        statement = _statement(verb, len(parameters))
         with self._lock:
             for left in range(TRIES - 1, -1, -1):
                 try:
-                    return self._ask(sql, parameters)
+                    return self._ask(statement, parameters)
                 except psycopg.Error as error:
                     lost = faults.is_lost(error)
                     if lost:
@@ -113,9 +116,9 @@ class Ledger:
                     time.sleep(secrets.randbelow(50) / 1_000)
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _ask(self, sql: str, parameters: tuple[Param | None, ...]) -> list[Row]:
+    def _ask(self, statement: bytes, parameters: tuple[Param | None, ...]) -> list[Row]:
         with self._connected().cursor(binary=True) as cursor:
-            return cursor.execute(sql.encode(), parameters).fetchall()
+            return cursor.execute(statement, parameters).fetchall()
 
     def _connected(self) -> psycopg.Connection[Row]:
         if os.getpid() != self._pid:
@@ -130,7 +133,7 @@ class Ledger:
 
     def _open(self) -> psycopg.Connection[Row]:
         try:
-            connection = psycopg.connect(
+            connection = psycopg.Connection[Row].connect(
                 self.place.dsn,
                 autocommit=True,
                 prepare_threshold=None,  # a transaction pooler may stand between
@@ -178,6 +181,13 @@ class Ledger:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+@cache
+def _statement(verb: str, count: int) -> bytes:
+    """Return the call of a verb with as many arguments, all binary."""
+    places = sql.SQL(", ").join([sql.Placeholder(format=PyFormat.BINARY)] * count)
+    return sql.SQL("select * from {}({})").format(sql.Identifier("benteng_v1", verb), places).as_bytes(None)
 
 
 def _is_over(connection: psycopg.Connection[Row]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from benteng.decide import Disposition
-from benteng.errors import BentengError, PolicyError
+from benteng.errors import PolicyError
 from benteng.job import Grant
 from benteng.lifecycle import QuarantineReason, State
 from benteng.store.postgres import rows, wire
@@ -85,22 +85,35 @@ class PostgresConsumer(Ledger):
         within_batch(settlements)
         if not settlements:
             return []
-        asked = self._types.many(SETTLEMENT, map(wire.settlement, settlements))
-        heirs = [
-            wire.entrance(job, State.READY, parent=each.proof.job_id) for each in settlements for job in each.successors
-        ]
-        return [rows.settled(row) for row in self._settle(asked, self._types.many(ENTRANCE, heirs))]
+        asked = self._ended(settlements)
+        try:
+            found = self.call("settle", *asked, BOOL(False))
+        except LostAnswerError:
+            found = self.call("settle", *asked, BOOL(True))
+        return [rows.settled(row) for row in found]
 
     def turn(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
-        """See Consumer.turn. Two transactions: who holds resource rows must not wait for job rows."""
-        settled = self.settle(settlements)
+        """See Consumer.turn. One transaction: its claim leaves alone what it would have to wait for."""
+        within_batch(settlements)
+        if not settlements or n <= 0 or not accepts:
+            return Turn(tuple(self.settle(settlements)), tuple(self.claim(n, accepts)))
+        asked = (*self._ended(settlements), INT8(n), TEXT.many(accepts), TEXT(self._worker))
         try:
-            grants = self.claim(n, accepts)
-        except BentengError:
-            if not settled:
-                raise
-            grants = []  # the next claim meets the same error, with nothing at stake, and raises it
-        return Turn(tuple(settled), tuple(grants))
+            found = self.call("turn", *asked)
+        except LostAnswerError:
+            # What it settled is found by asking again; the leases of what it may have claimed simply end.
+            again = self.call("settle", *self._ended(settlements), BOOL(True))
+            return Turn(tuple(map(rows.settled, again)), ())
+        settled = tuple(rows.settled(rows.of_turn(row)) for row in found if row["settled_id"])
+        grants = [self._grant(row) for row in found if not row["settled_id"]]
+        return Turn(settled, tuple(grant for grant in grants if grant is not None))
+
+    def _ended(self, settlements: Sequence[Settlement]) -> tuple[Param, Param]:
+        heirs = (
+            wire.entrance(job, State.READY, parent=each.proof.job_id) for each in settlements for job in each.successors
+        )
+        ended = self._types.many(SETTLEMENT, map(wire.settlement, settlements))
+        return ended, self._types.many(ENTRANCE, heirs)
 
     def _grant(self, row: Row) -> Grant | None:
         """Return the grant; one that cannot be read is set apart alone, its attempt given back."""
@@ -112,12 +125,6 @@ class PostgresConsumer(Ledger):
             reason = QuarantineReason.UNDECODABLE
             self.settle([Settlement(proof, Disposition.QUARANTINE, reason=reason, error=str(error), started=False)])
             return None
-
-    def _settle(self, asked: Param, heirs: Param) -> list[Row]:
-        try:
-            return self.call("settle", asked, heirs, BOOL(False))  # noqa: FBT003 - a value of SQL
-        except LostAnswerError:
-            return self.call("settle", asked, heirs, BOOL(True))  # noqa: FBT003 - a value of SQL
 
 
 def _extension(proof: LeaseProof, row: Row) -> Extension:

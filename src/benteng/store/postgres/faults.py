@@ -1,6 +1,6 @@
 """What an error of PostgreSQL means to the caller: try later, stop and look, not yours to do, or a rule was broken.
 
-No message of the server is repeated but our own verbs' (class BT): others may hold a value, or the address with a password.
+No message of the server is repeated but our own verbs' (class BT): others may hold a value, or a password.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def translated(error: psycopg.Error, *, waits: bool) -> BentengError:
-    """Return the error of ours that says the same. `waits`: the caller waits for a busy store as for one that is away."""
+    """Return the error of ours that says the same. `waits`: a busy store is to the caller like one that is away."""
     state = error.sqlstate or ""
     name = type(error).__name__
     if state == RULE:

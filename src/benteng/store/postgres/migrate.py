@@ -1,8 +1,8 @@
 """Bring a database to the schema of this version: ordered files with checksums, then all functions, then the grants.
 
-One transaction, one winner under concurrency, a short lock_timeout with retries, so that a migration never queues the whole
-ledger behind itself. `sql()` is the same text without a connection. A file is named `NNN_noun.sql`; its first line says
-`expand` (old and new code run with it) or `contract` (only when no old code runs any more).
+One transaction, one winner under concurrency, a short lock_timeout with retries, so that a migration never queues the
+whole ledger behind itself. `sql()` is the same text without a connection. A file is named `NNN_noun.sql`; its first
+line says `expand` (old and new code run with it) or `contract` (only when no old code runs any more).
 """
 
 from __future__ import annotations
@@ -45,7 +45,20 @@ FUNCTIONS = (
         "audit_row",
         "audit_page",
     ),
-    *("admit", "evidence", "status", "cancel", "register", "claim", "extend", "settle", "reclaim", "stage", "lead"),
+    *(
+        "admit",
+        "evidence",
+        "status",
+        "cancel",
+        "register",
+        "claim",
+        "extend",
+        "settle",
+        "turn",
+        "reclaim",
+        "stage",
+        "lead",
+    ),
     *("purge", "control", "quarantine", "replay", "types", "registry", "find", "show", "health"),
 )
 """The files of functions, each after those whose functions it needs when it is made."""
@@ -66,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a database is: step name -> `applied`, `pending` or `changed` (its file is not the one that was applied)."""
+    """How far a database is: step name -> `applied`, `pending` or `changed` (another file was applied)."""
 
     steps: dict[str, str]
 
@@ -109,7 +122,7 @@ def status(dsn: str) -> Status:
 def up(dsn: str, environment: str = "prod") -> list[str]:
     """Bring the database to this version and return the steps that were applied. To be repeated at will.
 
-    As a superuser, or as a member of benteng_owner when the roles are there already. Raises StoreDamaged when an applied
+    As a superuser, or as a member of benteng_owner when the roles are there. Raises StoreDamaged when an applied
     migration was changed, PolicyError for another environment, StoreUnavailable.
     """
     if environment not in ENVIRONMENTS:

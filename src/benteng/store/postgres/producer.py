@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benteng.evidence import Evidence
+from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX
 from benteng.store.postgres import rows, wire
 from benteng.store.postgres.connection import Ledger
 from benteng.store.postgres.wire import ENTRANCE, QUESTION, REFUSAL, TEXT
 from benteng.store.records import Admission, Cancelled, Disposal, Facet, Question, Receipt, Refusal, Status
-from benteng.redact import clean_line
 
 
 class PostgresProducer(Ledger):
@@ -26,7 +26,7 @@ class PostgresProducer(Ledger):
         return [rows.evidence(row) for row in self.call("evidence", asked, repeatable=True)]
 
     def admit(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> list[Receipt]:
-        """See Producer.admit. Repeated after a lost answer: a job that is there already was admitted by the first try."""
+        """See Producer.admit. Repeated after a lost answer: a job that is there was admitted by the first try."""
         within_batch(admissions)
         within_batch(refusals)
         if not admissions and not refusals:

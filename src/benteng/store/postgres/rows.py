@@ -14,8 +14,16 @@ import msgspec
 
 from benteng.audit import AuditRecord, Event, body_bytes, commitment, leaf_data
 from benteng.errors import BentengError
-from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope, Evidence, OperationFact
-from benteng.evidence import OPEN
+from benteng.evidence import (
+    OPEN,
+    ArtifactFact,
+    ArtifactState,
+    Control,
+    ControlMode,
+    ControlScope,
+    Evidence,
+    OperationFact,
+)
 from benteng.job import ArtifactRef, Attempt, Grant, Job, Lease, Refs
 from benteng.lifecycle import OperationState, QuarantineReason, State
 from benteng.policy import Tier
@@ -72,6 +80,11 @@ def cancelled(row: Row) -> Cancelled:
 def settled(row: Row) -> Settled:
     """Return one settlement that was accepted."""
     return Settled(_id(row["job_id"]), State(row["state"]), row["reason"] and QuarantineReason(row["reason"]))
+
+
+def of_turn(row: Row) -> Row:
+    """Return the settled part of a row of `turn`."""
+    return {"job_id": row["settled_id"], "state": row["settled_state"], "reason": row["settled_reason"]}
 
 
 def evidence(row: Row) -> Evidence:

@@ -1,7 +1,7 @@
 """Values on their way to PostgreSQL, in its own binary format: exact types, no guessing, no re-encoding of bytes.
 
-The layouts name the fields of the composite types in schema `benteng_v1`, in order (tests/store/postgres compares them).
-Trust: not the texts; what PostgreSQL cannot hold (NUL, lone surrogates) is escaped, and a job that had such is refused.
+The layouts name the fields of the composite types in schema `benteng_v1`, in order (a test compares them).
+Trust: not the texts; what PostgreSQL cannot hold (NUL, lone surrogates) is escaped, and a job with such is refused.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from psycopg.abc import AdaptContext
+from psycopg.abc import AdaptContext, DumperKey
 from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format
 
@@ -26,7 +26,6 @@ TEXT_BYTES_MAX = 64 * 1024
 _INT8 = (-(1 << 63), (1 << 63) - 1)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 
-_pack_head = struct.Struct("!iiiii").pack
 _pack_length = struct.Struct("!i").pack
 _pack_field = struct.Struct("!Ii").pack
 _NULL = _pack_length(-1)
@@ -45,9 +44,9 @@ class ParamDumper(Dumper):
 
     format = Format.BINARY
 
-    def get_key(self, obj: Param, format: PyFormat) -> tuple[type, int]:  # noqa: A002, ARG002 - psycopg's signature
-        """Tell the driver that the type of a `Param` is in the value."""
-        return (Param, obj.oid)  # type: ignore[return-value] # psycopg types keys as a tree of types; any hashable serves
+    def get_key(self, obj: Param, format: PyFormat) -> DumperKey:  # noqa: A002, ARG002 - psycopg's signature
+        """Tell the driver that the type of a `Param` is in the value: any hashable serves as a key."""
+        return cast("DumperKey", (Param, obj.oid))
 
     def upgrade(self, obj: Param, format: PyFormat) -> ParamDumper:  # noqa: A002, ARG002 - psycopg's signature
         """Return a dumper for the type of the value."""
@@ -87,10 +86,8 @@ def _array(kind: Kind, values: Iterable[Any]) -> bytes:
     items = [None if value is None else kind.encode(value) for value in values]
     if not items:
         return struct.pack("!iiI", 0, 0, kind.oid)
-    parts = [struct.pack("!iiIii", 1, int(None in items), kind.oid, len(items), 1)]
-    for item in items:
-        parts.append(_NULL if item is None else _pack_length(len(item)) + item)
-    return b"".join(parts)
+    head = struct.pack("!iiIii", 1, int(None in items), kind.oid, len(items), 1)
+    return head + b"".join(_NULL if item is None else _pack_length(len(item)) + item for item in items)
 
 
 def text_bytes(value: str) -> bytes:

@@ -20,12 +20,18 @@ begin
   lock table benteng.control in row share mode;
   v_now := benteng.now();
   if cardinality(p_jobs) > 0 then
-    if exists (select from unnest(p_jobs) i where i.generation <> 0) then
-      perform benteng.break_rule('S-format', 'a new job has generation 0');
-    end if;
     return query
     select e.*
-    from benteng.enter(p_jobs, array_fill(v_me.name, array[cardinality(p_jobs)]), '{}', v_now) e;
+    from benteng.enter(
+      p_jobs, array_fill(v_me.name, array[cardinality(p_jobs)]),
+      array(
+        select case
+          when i.generation <> 0 or i.parent is not null
+            then 'S-format|suspicious|a new job has generation 0 and no parent'
+        end
+        from unnest(p_jobs) with ordinality i
+        order by i.ordinality),
+      v_now) e;
   end if;
   perform benteng.refuse(
     array_agg((

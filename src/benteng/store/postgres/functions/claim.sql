@@ -7,25 +7,30 @@
 -- Locks     control in row share mode, to the commit: a switch waits for claims under way. Job rows with skip locked (never
 --           waits), then resource rows.
 -- Order     round 1 takes the resource rows of its candidates by key, and may wait. Later rounds skip locked ones, because some
---           are held already: to wait there would break the order. Nothing else in here waits.
+--           are held already: to wait there would break the order. Nothing else in here waits. Behind a settlement in the same
+--           transaction (turn) resource rows are held from the start: then p_may_wait is false, and no round waits.
 -- Baton     a woken job that parks on ANOTHER key, or is set apart, gives the baton of its old key on, in each round.
 create or replace function benteng_v1.claim(p_n bigint, p_accepts text[], p_worker text)
-returns table (
-  job_id uuid, type text, tier text, priority integer, available_at bigint, expires_at bigint, generation integer,
-  origin text, actor text, request_id text, payload bytea, payload_sha256 text, operation_key text, envelope bytea,
-  policy_sha256 text, artifacts text[], targets text[], resources text[], summary text,
-  attempt integer, crashes integer, handbacks integer, snoozes integer, alone boolean,
-  fence bigint, token text, lease_seconds float8, now bigint,
-  control_scope text, control_name text, control_mode text, control_reason text, type_sha256 text, speaks boolean,
-  denied text[], artifact_facts text[])
+returns setof benteng_v1.granted
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_me benteng.login := benteng.me('consumer');
+begin
+  lock table benteng.control in row share mode;
+  return query select g.* from benteng.start_jobs(v_me.pool, p_n, p_accepts, p_worker, true) g;
+end $$;
+
+create or replace function benteng.start_jobs(p_pool text, p_n bigint, p_accepts text[], p_worker text, p_may_wait boolean)
+returns setof benteng_v1.granted
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  v_me        benteng.login := benteng.me('consumer');
   v_now       timestamptz;                                   -- read once, after the only wait
   v_types     text[];
   v_halted    text[];
@@ -44,11 +49,10 @@ declare
   v_flaws     benteng.move[];
   v_batons    text[];
 begin
-  lock table benteng.control in row share mode;
   select array_agg(t.name order by t.name)
   into v_types
   from benteng.open_type t
-  where t.pool = v_me.pool
+  where t.pool = p_pool
     and t.name = any (p_accepts);
   select coalesce(array_agg(c.name), '{}') into v_halted from benteng.control c where c.scope = 'origin' and c.mode = 'halt';
 
@@ -104,7 +108,7 @@ begin
     cross join lateral unnest(j.resources) k (key)
     where k.key <> all (v_mine);
     if v_keys is not null then
-      if v_round = 1 then
+      if v_round = 1 and p_may_wait then
         select array_agg(h.key)
         into v_held
         from (select r.key from benteng.resource r where r.key = any (v_keys) order by r.key for update) h;
@@ -218,7 +222,7 @@ begin
             starts = j.starts + 1,
             fence = g.fence,
             token = replace(gen_random_uuid()::text, '-', ''),
-            pool = v_me.pool,
+            pool = p_pool,
             worker = left(p_worker, 256),
             lease_until = v_now + make_interval(secs => t.lease_seconds),
             waits_for = null,

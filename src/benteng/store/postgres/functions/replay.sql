@@ -78,10 +78,10 @@ begin
     (p_job).request_id, v_row.payload, v_row.payload_sha256, v_row.operation_key, (p_job).envelope, (p_job).policy_sha256,
     (p_job).artifacts, (p_job).targets, (p_job).resources, v_row.parent, (p_job).summary, v_row.admitted_at);
   delete from benteng.quarantine q where q.id = v_row.id;
-  perform benteng.note_apart(v_row, 'replayed', case v_state when 'held' then 'ready' else v_state end, v_reason,
-    format('generation %s', (p_job).generation));
-  if v_state = 'held' then
-    perform benteng.note_apart(v_row, 'held', 'held', v_reason, format('generation %s', (p_job).generation), 'ready');
+  perform benteng.note_apart(v_row, 'replayed', 'ready', v_reason, format('generation %s', (p_job).generation));
+  if v_state <> 'ready' then                                 -- a second step of the life cycle, and so a record of its own
+    perform benteng.note_apart(v_row, case v_state when 'held' then 'held' else 'replayed' end, v_state, v_reason,
+      format('generation %s', (p_job).generation), 'ready');
   end if;
   return v_state;
 exception when unique_violation then

@@ -10,15 +10,29 @@
 -- Order     1 jobs  2 resources  3 decide and move (sees the latest of both)  4 successors  5 wake, in a later snapshot  6 tallies
 create or replace function benteng_v1.settle(
   p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean)
-returns table (job_id uuid, state text, reason text)
+returns setof benteng_v1.settled
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_me benteng.login := benteng.me('consumer');
+begin
+  if p_successors <> '{}' then
+    lock table benteng.control in row share mode;
+  end if;
+  return query select s.* from benteng.end_attempts(v_me, p_settlements, p_successors, p_again) s;
+end $$;
+
+create or replace function benteng.end_attempts(
+  p_me benteng.login, p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean)
+returns setof benteng_v1.settled
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  v_me     benteng.login := benteng.me('consumer');
   v_now    timestamptz;
   v_ids    uuid[];
   v_ords   bigint[];
@@ -31,16 +45,13 @@ begin
   if cardinality(p_settlements) > 1000 or cardinality(p_successors) > 10000 then
     raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
   end if;
-  if p_successors <> '{}' then
-    lock table benteng.control in row share mode;
-  end if;
   select array_agg(l.id)
   into v_ids
   from (
     select j.id
     from benteng.job j
     where j.id = any (array(select s.id from unnest(p_settlements) s))
-      and j.pool = v_me.pool
+      and j.pool = p_me.pool
     order by j.id
     for update) l;
   perform benteng.hold_resources(v_ids);
@@ -60,7 +71,7 @@ begin
     cross join lateral (select x.* from benteng.job x where x.id = s.id offset 0) j
     join benteng.job_type t on t.name = j.type
     where j.state = 'running'
-      and j.pool = v_me.pool
+      and j.pool = p_me.pool
       and j.fence = s.fence
       and j.token = s.token
     order by j.id, s.ordinality
@@ -191,18 +202,18 @@ begin
   from unnest(v_moves) with ordinality m
   order by m.ordinality;
   if p_again then
-    return query select g.* from benteng.settled_before(p_settlements, v_ords, v_me.pool) g;
+    return query select g.* from benteng.settled_before(p_settlements, v_ords, p_me.pool) g;
   end if;
   perform benteng.refuse(
     array_agg((
-      coalesce(o.type, ''), coalesce(o.origin, v_me.name), null, null, 'S-stale',
+      coalesce(o.type, ''), coalesce(o.origin, p_me.name), null, null, 'S-stale',
       'a settlement of an attempt that is over was refused', null, null, o.job_id, s.fence,
       left(s.disposition, 32))::benteng_v1.refusal order by s.ordinality),
     v_now)
   from unnest(p_settlements) with ordinality s
   left join benteng.operation o on o.job_id = s.id
   where s.ordinality <> all (coalesce(v_ords, '{}'))
-    and not (p_again and exists (select from benteng.settled_before(p_settlements, v_ords, v_me.pool) g where g.job_id = s.id))
+    and not (p_again and exists (select from benteng.settled_before(p_settlements, v_ords, p_me.pool) g where g.job_id = s.id))
     and (s.id is null or s.id <> all (array(select m.id from unnest(v_moves) m)));
 end $$;
 

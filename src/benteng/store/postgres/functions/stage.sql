@@ -58,10 +58,12 @@ begin
 
   woken := benteng.wake(v_keys, v_now) + benteng.sweep(v_n, v_now);
   perform benteng.sum_up(v_now);
-  select greatest(0, extract(epoch from least(
-      (select min(j.due_at) from benteng.job j where j.state = 'scheduled'),
-      (select min(j.lease_until) from benteng.job j where j.state = 'running')) - v_now))
-  into next_seconds;
+  next_seconds := extract(epoch from least(
+    (select min(j.due_at) from benteng.job j where j.state = 'scheduled'),
+    (select min(j.lease_until) from benteng.job j where j.state = 'running')) - v_now);
+  if next_seconds < 0 then
+    next_seconds := 0;
+  end if;
   return next;
 end $$;
 

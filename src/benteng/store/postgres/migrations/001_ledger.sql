@@ -322,6 +322,17 @@ create type benteng_v1.settlement as (
   result bytea, started boolean, alone boolean);
 create type benteng_v1.type_row as (name text, policy bytea, sha256 text);
 
+-- The answers that more than one verb gives.
+create type benteng_v1.granted as (
+  job_id uuid, type text, tier text, priority integer, available_at bigint, expires_at bigint, generation integer,
+  origin text, actor text, request_id text, payload bytea, payload_sha256 text, operation_key text, envelope bytea,
+  policy_sha256 text, artifacts text[], targets text[], resources text[], summary text,
+  attempt integer, crashes integer, handbacks integer, snoozes integer, alone boolean,
+  fence bigint, token text, lease_seconds float8, now bigint,
+  control_scope text, control_name text, control_mode text, control_reason text, type_sha256 text, speaks boolean,
+  denied text[], artifact_facts text[]);
+create type benteng_v1.settled as (job_id uuid, state text, reason text);
+
 -- What becomes of one job: see functions/move_jobs.sql.
 create type benteng.move as (
   id uuid, event text, state_to text, reason text, rule text, error text, attempts integer, crashes integer,

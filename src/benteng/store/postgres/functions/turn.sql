@@ -1,0 +1,37 @@
+-- turn: settle, then claim, in one transaction and one round trip.
+--
+-- Promise   as settle and claim; all of it or nothing. When the claim fails, the settlements stay: it is undone alone.
+-- Locks     control in row share mode, first; then as settle; then jobs and resources with skip locked.
+-- Order     the settlements may hold resource rows, so the claim behind them waits for nothing: a job whose resource row is in
+--           somebody's hands stays ready for the next claim. The sketch forbade resources here, because its claim waited.
+create or replace function benteng_v1.turn(
+  p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_n bigint, p_accepts text[], p_worker text)
+returns table (
+  settled_id uuid, settled_state text, settled_reason text,
+  job_id uuid, type text, tier text, priority integer, available_at bigint, expires_at bigint, generation integer,
+  origin text, actor text, request_id text, payload bytea, payload_sha256 text, operation_key text, envelope bytea,
+  policy_sha256 text, artifacts text[], targets text[], resources text[], summary text,
+  attempt integer, crashes integer, handbacks integer, snoozes integer, alone boolean,
+  fence bigint, token text, lease_seconds float8, now bigint,
+  control_scope text, control_name text, control_mode text, control_reason text, type_sha256 text, speaks boolean,
+  denied text[], artifact_facts text[])
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_me benteng.login := benteng.me('consumer');
+begin
+  lock table benteng.control in row share mode;
+  return query
+  select s.job_id, s.state, s.reason, (null::benteng_v1.granted).*
+  from benteng.end_attempts(v_me, p_settlements, p_successors, false) s;
+  begin
+    return query
+    select null::uuid, null::text, null::text, g.*
+    from benteng.start_jobs(v_me.pool, p_n, p_accepts, p_worker, false) g;
+  exception when others then
+    raise warning 'the claim of a turn failed (%)', sqlstate;  -- the next claim meets it again, and says so
+  end;
+end $$;
