@@ -167,8 +167,8 @@ class Nursery:
             raise wire.ProtocolError("a pidfd that is no cell of this zygote")
         cell.pid, cell.pidfd = message.pid, pidfd
 
-    def stop(self) -> None:
-        """End the zygote, and with it every cell: first by hanging up, then by force. Waits for at most 2 s."""
+    def stop(self, patience_seconds: float) -> None:
+        """End the zygote, and with it every cell: by hanging up, so that it kills what they started; then by force."""
         if self.line is not None:
             self.line.close()
             self.line = None
@@ -180,7 +180,7 @@ class Nursery:
         if process is None:
             return
         try:
-            process.wait(1.5)
+            process.wait(patience_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(5)

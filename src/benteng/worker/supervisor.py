@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TypeVar
 
 from benteng import clock
-from benteng.errors import StoreError, StoreUnavailable
+from benteng.errors import BentengError, StoreError, StoreUnavailable
 from benteng.job import Grant
 from benteng.policy import TypePolicy, differences
 from benteng.redact import clean_line
@@ -28,7 +28,7 @@ from benteng.worker.flights import Flight, StopReason
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import system
-from benteng.worker.yard import Means, Say, Yard
+from benteng.worker.yard import DEATH_SECONDS_MAX, Means, Say, Yard
 
 T = TypeVar("T")
 Tend = Callable[[float], frozenset[int]]
@@ -44,6 +44,7 @@ REGISTER_SECONDS = 30.0
 DRAIN_KILL_SECONDS = 1.0
 LEAVE_SECONDS = 1.6
 STUCK_LEASES = 3.0
+STUCK_SECONDS_MIN = 2 * DEATH_SECONDS_MAX
 HOUSEKEEPING_SECONDS = 1.0
 
 
@@ -391,10 +392,10 @@ class Supervisor:
         self._house_at = now + HOUSEKEEPING_SECONDS
         self._kill_orphans(self._plan.tend(now))
         leases = max((f.grant.lease.seconds for f in self._flights.values()), default=0.0)
-        stuck = self._yard.overdue(now, STUCK_LEASES * leases)
+        stuck = self._yard.overdue(now, max(STUCK_LEASES * leases, STUCK_SECONDS_MIN))
         if stuck:
             self._say("stuck", attempts=len(stuck))
-            raise StoreError("the supervisor is stuck: an attempt did not end although it was killed")
+            raise BentengError("an attempt did not end although it was killed")
 
     def _kill_orphans(self, others: frozenset[int]) -> None:
         for pid in system.children_of(os.getpid()):

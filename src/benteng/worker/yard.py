@@ -36,6 +36,7 @@ LAYERS = frozenset({"group", "descriptors", "rlimits", "no_new_privs", "parent"}
 BIRTH_SECONDS_MAX = 60.0
 DEATH_SECONDS_MAX = 10.0
 WAIT_SECONDS_MAX = 60.0
+END_SECONDS = 1.5
 ZYGOTE_BACKOFF_SECONDS = 0.1
 ZYGOTE_BACKOFF_SECONDS_MAX = 30.0
 STRAYS_MAX = 1_000
@@ -477,7 +478,7 @@ class Yard:
         cells = list(self._cells.values())
         for cell in cells:
             cell.signal(signal.SIGKILL)
-        self._nursery.stop()
+        self._nursery.stop(0.0)  # leases are not prolonged meanwhile; orphans fall to the supervisor
         for cell in cells:
             if cell.state is not CellState.DYING:
                 self._selector.unregister(cell.line)
@@ -505,7 +506,7 @@ class Yard:
         """Kill everything and delete the scratch directories."""
         for cell in self._cells.values():
             cell.signal(signal.SIGKILL)
-        self._nursery.stop()
+        self._nursery.stop(END_SECONDS)
         for cell in list(self._cells.values()):
             if cell.state is not CellState.DYING:
                 self._selector.unregister(cell.line)

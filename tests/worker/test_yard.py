@@ -1,0 +1,168 @@
+"""What becomes of flights when nothing moves, and how each death is charged. No process is started here."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from random import SystemRandom
+
+import pytest
+
+from benteng.evidence import Evidence
+from benteng.job import Attempt, Grant, Job, Lease
+from benteng.outcome import Crashed, Interrupted, Lost, Transient, Unstarted
+from benteng.policy import LIMITS, Effect, Tier, TypePolicy
+from benteng.worker.cells import Cell, CellState, Lane
+from benteng.worker.flights import Flight, StopReason, margin_seconds
+from benteng.worker.nursery import Nest
+from benteng.worker.pool import Kind, Pool
+from benteng.worker.scratch import Scratch
+from benteng.worker.yard import WAIT_SECONDS_MAX, Means, Unusable, Yard
+
+POLICIES = {
+    f"{tier}@1": TypePolicy(name=f"{tier}@1", tier=tier, effect=Effect.REPEATABLE, limits=LIMITS[tier]) for tier in Tier
+}
+
+
+def silent(event, /, **fields):
+    """Tell nobody."""
+
+
+@pytest.fixture
+def yard(tmp_path):
+    """A yard whose zygote is not started."""
+    nest = Nest(Pool(), "a:app", (), "/", str(tmp_path), "")
+    means = Means(nest, POLICIES, os.environ, Scratch(tmp_path), SystemRandom(), silent)
+    with selectors.DefaultSelector() as selector:
+        made = Yard(means, selector)
+        made.refused = Unusable("T-test", "no process in this test")
+        yield made
+        made.close()
+
+
+def flight(tier=Tier.MEDIUM, *, alone=False):
+    """A flight of a tier that nobody has yet."""
+    policy = POLICIES[f"{tier}@1"]
+    job = Job("id", policy.name, tier, b"{}", "", "", "os:0")
+    grant = Grant(job, Attempt(1), Lease("id", 1, "token", 30.0), Evidence(now=0), alone)
+    return Flight(1, grant, policy, lease_until=0.0)
+
+
+def test_what_waits_too_long_is_handed_back(yard):
+    """A claimed job whose cell never comes does not hold its lease for ever."""
+    waiting = flight()
+    yard.enter([waiting], now=100.0)
+
+    yard.tick(100.0 + WAIT_SECONDS_MAX)
+    before = list(yard.ended)
+    yard.tick(100.0 + WAIT_SECONDS_MAX + 1)
+
+    assert ([], [waiting]) == (before, yard.ended)
+    assert isinstance(waiting.outcome, Unstarted)
+
+
+def test_only_the_kind_that_crashes_rests(yard):
+    """Types of other tiers are claimed meanwhile."""
+    lane = next(lane for lane in yard._lanes if lane.kind is Kind.SERIAL)
+    lane.crashed(100.0, lambda: 0.5)
+
+    yard.tick(100.0)
+    takes = {name: yard.takes(policy) for name, policy in POLICIES.items()}
+    yard.tick(101.0)
+
+    assert {"low@1": True, "medium@1": False, "high@1": True} == takes
+    assert yard.takes(POLICIES["medium@1"])
+
+
+def test_an_attempt_that_outlives_its_kill_is_noticed(yard):
+    """The stuck detector: by then it must have ended, whatever happened."""
+    here, there = socket.socketpair()
+    there.close()
+    stuck = flight()
+    stuck.kill_at = 100.0
+    cell = Cell(1, yard._lanes[0], here, yard._means.scratch.make(1), state=CellState.DYING, flights={1: stuck})
+    cell.lane.cells.append(cell)
+    yard._cells[1] = cell
+
+    assert [] == yard.overdue(150.0, 90.0)
+    assert [stuck] == yard.overdue(191.0, 90.0)
+
+
+def test_a_flight_that_is_alone_gets_a_cell_of_width_one(yard):
+    """And LOW flights that are not go on sharing."""
+    assert ("alone", 1) == (
+        yard._lane(flight(Tier.LOW, alone=True)).name,
+        yard._lane(flight(Tier.LOW, alone=True)).width,
+    )
+    assert "wide" == yard._lane(flight(Tier.LOW)).name
+
+
+@pytest.mark.parametrize(
+    "started,stop,shared,ours,outcome",
+    [
+        (False, None, False, False, Unstarted),
+        (False, None, True, True, Unstarted),
+        (False, StopReason.LOST, False, True, Lost),
+        (True, None, False, False, Crashed),
+        (True, None, True, False, Crashed),
+        (True, None, True, True, Interrupted),
+        (True, StopReason.DEADLINE, False, True, Transient),
+        (True, StopReason.DEADLINE, True, False, Transient),
+        (True, StopReason.DRAIN, False, True, Interrupted),
+        (True, StopReason.CANCEL, False, True, Interrupted),
+        (True, StopReason.LEASE, False, True, Interrupted),
+        (True, StopReason.LOST, False, True, Lost),
+    ],
+)
+def test_how_a_death_is_charged(started, stop, shared, ours, outcome):
+    """Only a started attempt that nobody stopped, in a cell that nobody killed, has crashed."""
+    dead = flight()
+    dead.started, dead.stop = started, stop
+
+    dead.die("killed", shared=shared, ours=ours)
+
+    assert outcome is type(dead.outcome)
+    if isinstance(dead.outcome, Crashed):
+        assert shared == dead.outcome.shared
+
+
+def test_an_end_that_was_said_is_not_changed_by_a_death():
+    """A cell that dies after its word has kept it."""
+    done = flight()
+    done.outcome = Transient("said")
+
+    done.die("killed", shared=False, ours=False)
+
+    assert Transient("said") == done.outcome
+
+
+def test_a_lease_ends_earlier_for_us():
+    """By a fifth, at most two seconds: so long may killing take."""
+    held = flight()
+
+    held.prolong(100.0, 30.0)
+
+    assert 128.0 == held.lease_until
+    assert 0.2 == pytest.approx(margin_seconds(1.0))
+
+
+@pytest.mark.parametrize(
+    "lane,waiting,missing",
+    [
+        (Lane("wide", Kind.WIDE, 4, 1, 100, always=1), 0, 1),
+        (Lane("wide", Kind.WIDE, 4, 1, 100, always=1), 9, 1),
+        (Lane("alone", Kind.WIDE, 1, 1, 1), 0, 0),
+        (Lane("alone", Kind.WIDE, 1, 1, 1), 3, 1),
+        (Lane("serial", Kind.SERIAL, 1, 4, 100, always=1), 0, 1),
+        (Lane("serial", Kind.SERIAL, 1, 4, 100, always=1), 9, 4),
+        (Lane("single", Kind.SINGLE, 1, 4, 1, ahead=1), 0, 1),
+        (Lane("single", Kind.SINGLE, 1, 4, 1, ahead=1), 2, 3),
+        (Lane("single", Kind.SINGLE, 1, 4, 1, ahead=1), 9, 5),
+    ],
+)
+def test_how_many_cells_a_lane_starts(lane, waiting, missing):
+    """Enough for what waits, what is kept ready beside, and never more than the pool allows."""
+    lane.waiting.extend(flight() for _ in range(waiting))
+
+    assert missing == lane.missing()
