@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from benteng.policy import Effect, Tier
 from benteng.task import Options, Registry, define
 from benteng.testing.bench import Bench
 from benteng.testing.invariants import check_ledger
+from benteng.testing.ledger import HIGH, POOL, type_row
 from benteng.testing.sqlite import SqliteLedger
 from benteng.verdict import Refuse
 from benteng.worker.judgement import Judge
@@ -44,18 +46,32 @@ def broken(ledger):
     return Bench(ledger)
 
 
+def edit(path, sql, *values):
+    """Run SQL on a ledger's file as its owner could: no authorizer, no triggers, no checks."""
+    with closing(sqlite3.connect(path, timeout=5)) as raw, raw:
+        for (name,) in raw.execute("select name from sqlite_master where type = 'trigger'").fetchall():
+            raw.execute(f'drop trigger "{name}"')
+        raw.execute("pragma ignore_check_constraints = on")
+        return raw.execute(sql, values).fetchall()
+
+
 @pytest.fixture
 def by_hand(ledger):
-    """Run SQL on the file as its owner could: no authorizer, no triggers, no checks."""
+    """Run SQL on the ledger's file, see `edit`."""
+    return partial(edit, ledger.path)
 
-    def run(sql, *values):
-        with closing(sqlite3.connect(ledger.path, timeout=5)) as raw, raw:
-            for (name,) in raw.execute("select name from sqlite_master where type = 'trigger'").fetchall():
-                raw.execute(f'drop trigger "{name}"')
-            raw.execute("pragma ignore_check_constraints = on")
-            return raw.execute(sql, values).fetchall()
 
-    return run
+@pytest.fixture
+def prod(ledger):
+    """A `prod` installation in which Actions have let this producer enqueue a HIGH type."""
+    production = ledger.production()
+    bench = Bench(production, types=())
+    row, origin = type_row(HIGH), bench.producer.origin
+    edit(
+        production.path, "insert into job_type values (?, ?, 'high', ?, ?, 0)", HIGH.name, POOL, row.policy, row.sha256
+    )
+    edit(production.path, "insert into speaks values (?, '*', '*')", origin)
+    return bench
 
 
 @dataclass(frozen=True)

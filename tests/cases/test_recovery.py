@@ -40,7 +40,7 @@ def test_new_worker_of_the_same_name_keeps_nothing_alive(ledger, bench):
 
 
 def test_crowd_of_dead_owners_is_taken_back_once(ledger, bench):
-    """Hundreds of dead leases and one live one, two keepers in turn: each is taken back once, the live one never (C13)."""
+    """Hundreds of dead leases, two keepers in turn: each is taken back once, the live one among them never (C13)."""
     for start in range(0, CROWD, 100):
         bench.admit(*(bench.job(LOW) for _ in range(start, start + 100)))
     dead = bench.claim(CROWD)
