@@ -161,12 +161,13 @@ def test_threads_at_import_are_refused_by_name(threaded):
 
 
 def test_such_an_app_runs_in_executed_cells(threaded):
-    """With start = "exec" each cell imports the app itself."""
-    threaded.worker(app="threads:app", start="exec")
+    """With start = "exec" each cell imports the app itself; the supervisor never does: it has no such thread."""
+    worker = threaded.worker(app="threads:app", start="exec")
 
     status = threaded.ended(threaded.enqueue("greet@1", name="dunia"))
 
     assert ("completed", b'"Halo, dunia"') == (status.state, status.result)
+    assert 1 == sum(1 for _ in Path(f"/proc/{worker.pid}/task").iterdir())
 
 
 def test_a_pidfd_that_is_no_cell_is_not_believed(tmp_path, app_registry):

@@ -53,7 +53,9 @@ class KeeperChild:
             process.wait()
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(program("benteng.keeper.loop:main"), stdin=subprocess.PIPE, cwd="/")
+        self._process = subprocess.Popen(
+            program("benteng.keeper.loop:main", hidden=True), stdin=subprocess.PIPE, cwd="/"
+        )
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(self._settings)

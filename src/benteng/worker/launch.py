@@ -93,6 +93,7 @@ def run_worker(settings: WorkerSettings) -> int:
 
 def _run(settings: WorkerSettings) -> int:
     check(settings)
+    system.hide()
     system.adopt_orphans()
     with ExitStack() as stack:
         store = stack.enter_context(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
 PR_GET_NO_NEW_PRIVS: Final = 39
@@ -32,6 +33,11 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def hide() -> None:
+    """Keep processes of the same user out: no ptrace, no descriptors, memory or environment of ours, no core dump."""
+    prctl(PR_SET_DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:
