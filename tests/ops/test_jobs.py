@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benteng.decide import Disposition
 from benteng.lifecycle import QuarantineReason
 
 CANARY = "canary-name"
@@ -147,3 +148,36 @@ def test_kill_tells_how_many_jobs_go_on(project):
     project.claim("greet@1")
 
     assert "1 running job of greet@1 may go on" in project.call("kill", "greet", "--reason", "x").talk
+
+
+def test_a_held_job_is_released_with_a_reason(project):
+    """Below HIGH one person agrees; the job is then ready, and its history says why."""
+    project.enqueue("greet@1", name="first")
+    project.call("kill", "greet@1", "--mode", "hold", "--reason", "look first")
+    job = project.enqueue("greet@1", name="second")
+    held = project.call("jobs", "release", job, "--reason", "agreed")
+    project.call("kill", "--open", "greet@1", "--reason", "looked")
+
+    done = project.call("jobs", "release", job, "--reason", "agreed", "--json")
+    again = project.call("jobs", "release", job, "--reason", "agreed")
+
+    assert 23 == held.code
+    assert "S-control" in held.talk
+    assert 0 == done.code
+    assert [{"job": job, "state": "ready"}] == done.document["jobs"]
+    assert 4 == again.code
+
+
+@pytest.mark.parametrize("words", [("jobs", "release"), ("quarantine", "resolve", "--happened"), ("replay",)])
+def test_at_high_nobody_acts_alone(project, words):
+    """Releasing, resolving and replaying a HIGH job answer that they need an Action."""
+    project.call("init", "--keys")
+    job = project.enqueue("patch@1", host="web-7")
+    if words[0] != "jobs":
+        grant = project.claim("patch@1")
+        project.settle(grant, Disposition.QUARANTINE, reason=QuarantineReason.UNCERTAIN)
+
+    done = project.call(*words, job, "--reason", "alone")
+
+    assert 26 == done.code
+    assert "needs an Action" in done.talk

@@ -60,6 +60,7 @@ def _progress(view: JobView) -> dict[str, object]:
         "classified": view.classified,
         "rule": view.rule,
         "error": view.error,
+        "progress": view.progress,
         "attempts": view.attempts,
         "crashes": view.crashes,
         "handbacks": view.handbacks,

@@ -23,7 +23,7 @@ from benteng.store.records import AuditRow, JobView, ResourceView
 WORKER_SECONDS_MAX = 75.0
 """A pool whose workers gave no sign of life for so long has none; a live one gives it every 30 s."""
 
-NEEDS_ACTION = "at HIGH this needs an Action with another person's vote (dev: one person)"
+NEEDS_ACTION = "at HIGH this needs an Action with another person's vote, which this version does not have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,10 @@ def _holder(held: ResourceView, view: JobView) -> str:
 def _held(view: JobView, draft: _Draft) -> None:
     draft.headline = "it waits for agreement" + _by_rule(view)
     _since(view, draft, Event.HELD, Event.ADMITTED)
-    if not _control(view, draft) and view.job.tier is Tier.HIGH:
-        draft.facts.append(
-            "a held job is released by an Action with another person's vote, which this version does not have"
-        )
+    if view.job.tier is Tier.HIGH:
+        draft.facts.append(f"releasing it: {NEEDS_ACTION}")
+    elif not _control(view, draft):
+        draft.steps.append(Step(f"benteng jobs release {view.job.id} --reason ...", "agree, and let it go on"))
     _cancel(view, draft, "give it up; its operation may then be sent again")
 
 

@@ -185,6 +185,14 @@ class Operator(Store, Protocol):
         """As Producer.cancel, for jobs of every origin."""
         ...
 
+    def release(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """Let held jobs go on: ready, or scheduled when their time has not come; jobs that are not held are left out.
+
+        They are judged again before they start. NeedsAction at HIGH outside `dev`; PolicyError while a switch holds or
+        diverts them. All are looked at before one is moved.
+        """
+        ...
+
     def classify(self, job_id: str, reason: QuarantineReason, note: str) -> None:
         """Set the class of a quarantined job as a person sees it; `uncertain` can neither be given nor taken away."""
         ...

@@ -319,6 +319,7 @@ class JobView:
     lease_until: Instant = 0
     cancel_asked: bool = False
     waits_for: str = ""
+    progress: str = ""
     parent: str = ""
     operation: OperationState = OperationState.RESERVED
     epoch: int = 1

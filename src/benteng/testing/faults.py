@@ -176,6 +176,12 @@ SCENARIOS: dict[str, Scenario] = {
     "lead": Scenario("keeper", lambda _: ["k", 10.0], [str, float], lambda s, a: s.lead(*a)),
     "tighten": Scenario("operator", lambda _: [_switch(ControlMode.HALT)], [Control], lambda s, a: s.tighten(*a)),
     "loosen": Scenario("operator", _opening, [Control], lambda s, a: s.loosen(*a)),
+    "release": Scenario(
+        "operator",
+        lambda bench: [[bench.admitted(entry=State.HELD).id], "a reason"],
+        [list[str], str],
+        lambda s, a: s.release(*a),
+    ),
     "classify": Scenario(
         "operator",
         lambda bench: [_quarantined(bench).id, QuarantineReason.SUSPICIOUS, "a note"],

@@ -1,4 +1,4 @@
-"""`benteng jobs`: list, show, cancel, watch. Never a payload."""
+"""`benteng jobs`: list, show, cancel, release, watch. Never a payload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import click
 
 from benteng.clock import boot_seconds
 from benteng.lifecycle import TERMINAL, QuarantineReason, State
-from benteng.ops.cli.options import found, json_lines_option, json_option, operator, reason_option
+from benteng.ops.cli.options import (
+    found,
+    json_lines_option,
+    json_option,
+    needs_two,
+    operator,
+    reason_option,
+    rules,
+)
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.output import age, document, json_line, say, table, write
 from benteng.ops.views import job as job_view
@@ -25,7 +33,7 @@ WATCH_PAUSE_SECONDS = 0.25
 
 @click.group
 def command() -> None:
-    """List, show, cancel and watch jobs."""
+    """List, show, cancel, release and watch jobs."""
 
 
 @command.command("list")
@@ -139,6 +147,25 @@ def cancel(jobs: tuple[str, ...], reason: str, *, as_json: bool) -> None:
     left = [name for name in jobs if name not in done]
     if left:
         raise Fault(Exit.NOT_FOUND, f"{len(left)} of {len(jobs)} jobs are unknown or have ended", fix="benteng why JOB")
+
+
+@command.command
+@click.argument("jobs", nargs=-1, required=True)
+@reason_option
+@json_option
+def release(jobs: tuple[str, ...], reason: str, *, as_json: bool) -> None:
+    """Agree that held JOBS go on. They are judged again before they start."""
+    with operator() as opened, rules():
+        for job in jobs:
+            needs_two(found(opened, job), "releasing")
+        done = {each.job_id: each.state for each in opened.release(list(jobs), reason)}
+    if as_json:
+        document("released", {"jobs": [{"job": name, "state": state.value} for name, state in done.items()]})
+    else:
+        table(["job", "state"], [[name, state.value] for name, state in done.items()])
+    left = [name for name in jobs if name not in done]
+    if left:
+        raise Fault(Exit.NOT_FOUND, f"{len(left)} of {len(jobs)} jobs are not held", fix="benteng why JOB")
 
 
 @command.command

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 import msgspec
 
-from benteng.errors import PolicyError, Refused
+from benteng.errors import NeedsAction, PolicyError, Refused
 from benteng.ops.cli import FORM
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.output import Form, say
+from benteng.policy import Tier
 
 if TYPE_CHECKING:
     from benteng.config import Config
@@ -118,6 +119,16 @@ def auditor() -> Generator[Auditor]:
     config = configuration()
     with closing(open_auditor(dsn_of(config, Facet.AUDITOR), environment=config.environment.value)) as opened:
         yield opened
+
+
+def needs_two(view: JobView, what: str) -> None:
+    """Raise NeedsAction for a job of tier HIGH, in every environment.
+
+    Bringing back, resolving and releasing need another person's vote there (DESIGN section 5); until Actions exist the
+    command line has no way round.
+    """
+    if view.job.tier is Tier.HIGH:
+        raise NeedsAction(f"{what} a job of tier HIGH needs an Action with another person's vote")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import click
 
 from benteng.lifecycle import QuarantineReason, State
 from benteng.ops.cli.jobs import PAGE_MAX, query, show_job, show_page
-from benteng.ops.cli.options import found, json_lines_option, json_option, operator, reason_option, rules
+from benteng.ops.cli.options import found, json_lines_option, json_option, needs_two, operator, reason_option, rules
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.output import document, table, write
 
@@ -100,7 +100,7 @@ def resolve(job: str, reason: str, *, happened: bool, not_happened: bool, as_jso
     if happened is not_happened:  # two flags and no default: saying nothing must never free an operation
         raise Fault(Exit.USAGE, "say whether it happened", fix="give one of --happened and --not-happened")
     with operator() as opened, rules():
-        found(opened, job)
+        needs_two(found(opened, job), "resolving")
         done = opened.resolve(job, happened=happened, reason=reason)
     _told("resolved", job, done.state.value, as_json=as_json)
 

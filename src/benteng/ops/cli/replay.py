@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from benteng import lockfile
-from benteng.errors import NeedsAction, Refused
+from benteng.errors import Refused
 from benteng.lifecycle import State
-from benteng.ops.cli.options import configuration, found, json_option, operator, reason_option, rules
+from benteng.ops.cli.options import configuration, found, json_option, needs_two, operator, reason_option, rules
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.output import document, write
-from benteng.policy import Tier
 from benteng.verdict import Admit, Divert, Hold, Refuse
 
 if TYPE_CHECKING:
@@ -75,9 +74,7 @@ def trust_of(config: Config) -> TrustRoots:
 def _refuse_what_cannot(view: JobView) -> None:
     if view.state is not State.QUARANTINED:
         raise Fault(Exit.NOT_FOUND, f"the job is {view.state}, not in quarantine", fix=f"benteng why {view.job.id}")
-    if view.job.tier is Tier.HIGH:
-        # DESIGN section 5: with another person's vote, canary first. Until Actions exist there is no way round.
-        raise NeedsAction("replaying a job of tier HIGH needs an Action with another person's vote")
+    needs_two(view, "replaying")
 
 
 def _settle(opened: Operator, view: JobView, judgement: Judgement, reason: str) -> State:

@@ -18,6 +18,7 @@ from benteng.store.sqlite.cancel import cancel
 from benteng.store.sqlite.evidence import of_question
 from benteng.store.sqlite.health import health
 from benteng.store.sqlite.producer import within_batch
+from benteng.store.sqlite.release import release
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Ledger, Tx
 from benteng.store.sqlite.text import REASON_BYTES_MAX, bounded
@@ -62,6 +63,12 @@ class SqliteOperator(Ledger):
         within_batch(job_ids)
         with self.writing() as tx:
             return cancel(tx, job_ids, needed(reason))
+
+    def release(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """See Operator.release."""
+        within_batch(job_ids)
+        with self.writing() as tx:
+            return release(tx, job_ids, needed(reason))
 
     def classify(self, job_id: str, reason: QuarantineReason, note: str) -> None:
         """See Operator.classify."""

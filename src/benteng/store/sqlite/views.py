@@ -151,6 +151,7 @@ def _active(row: Row | None) -> dict[str, Any]:
         "lease_until": row["lease_until"] or 0,
         "cancel_asked": bool(row["cancel_asked"]),
         "waits_for": row["waits_for"] or "",
+        "progress": row["progress"],
         "rule": row["rule"],
     }
 

@@ -26,6 +26,7 @@ from benteng.testing.conformance.operator import ControlPromises, FindPromises, 
 from benteng.testing.conformance.own import OwnPromises
 from benteng.testing.conformance.quarantine import QuarantinePromises
 from benteng.testing.conformance.races import RacePromises
+from benteng.testing.conformance.release import ReleasePromises
 from benteng.testing.conformance.resources import ResourcePromises
 from benteng.testing.conformance.settle import SettlePromises, SuccessorPromises, TurnPromises
 
@@ -52,6 +53,7 @@ PARTS: tuple[type, ...] = (
     RacePromises,
     ReclaimPromises,
     RegisterPromises,
+    ReleasePromises,
     ResourcePromises,
     SettlePromises,
     ShowPromises,
@@ -83,6 +85,7 @@ class StoreConformance(
     RacePromises,
     ReclaimPromises,
     RegisterPromises,
+    ReleasePromises,
     ResourcePromises,
     SettlePromises,
     ShowPromises,

@@ -18,6 +18,7 @@ PARTS = (
     "own",
     "quarantine",
     "races",
+    "release",
     "resources",
     "settle",
 )
