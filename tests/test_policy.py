@@ -251,3 +251,13 @@ def test_pending_floors_never_concern_low():
     """LOW runs everywhere with what this version has."""
     assert () == pending_for(Tier.LOW)
     assert {row.floor for row in PENDING} == {row.floor for row in pending_for(Tier.HIGH)}
+
+
+def test_a_policy_has_one_digest_however_it_was_written():
+    """Whole seconds written as integers digest like the same policy read back from the lock file."""
+    written = policy(limits={"lease_seconds": 7, "operation_keep_seconds": 864_000, "expires_seconds": 0})
+
+    again = parse_lock(render_lock({written.name: written})).types[written.name]
+
+    assert again == written
+    assert again.sha256 == written.sha256

@@ -88,6 +88,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     file_bytes_max: int = 256 << 20
     open_files_max: int = 256
 
+    def __post_init__(self) -> None:
+        """Write whole seconds as floats, so that a policy has one digest before and after it was written down."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if "_seconds" in name and isinstance(value, int):
+                msgspec.structs.force_setattr(self, name, float(value))
+
 
 LIMITS: dict[Tier, Limits] = {
     Tier.LOW: Limits(attempts_max=5, crashes_max=3),
