@@ -96,3 +96,22 @@ def test_the_root_goes_with_the_worker(scratch):
     scratch.close()
 
     assert not Path(scratch.root).exists()
+
+
+def test_what_a_killed_worker_left_is_deleted_by_the_next(tmp_path):
+    """Only a root that nobody has locked, of this user, under our name."""
+    living = Scratch(tmp_path)
+    dead = tmp_path / "benteng-scratch-dead"
+    dead.mkdir()
+    (dead / "file").touch()
+    (tmp_path / "benteng-other").mkdir()
+    (tmp_path / "benteng-scratch-link").symlink_to(tmp_path / "benteng-other")
+
+    next_one = Scratch(tmp_path)
+    sweep_all(next_one)
+
+    assert not dead.exists()
+    assert living.root.is_dir()
+    assert (tmp_path / "benteng-other").is_dir()
+    next_one.close()
+    living.close()

@@ -7,6 +7,7 @@ Trust: nothing of what is in them; handlers filled them.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import tempfile
@@ -15,20 +16,30 @@ from itertools import count
 from pathlib import Path
 
 ENTRIES_PER_SWEEP = 500
+PREFIX = "benteng-scratch-"
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Scratch:
     """One worker's scratch root, 0700, and what is still to be deleted in it."""
 
     def __init__(self, parent: Path | None = None, owner: tuple[int, int] | None = None) -> None:
-        """Make the root, below `parent` or the host's directory for temporary files; cells belong to `owner`."""
-        self.root = Path(tempfile.mkdtemp(prefix="benteng-", dir=parent))
+        """Make the root, below `parent` or the host's directory for temporary files; cells belong to `owner`.
+
+        It is locked while this process lives. Roots of workers that died without cleaning up are deleted with ours.
+        """
+        made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
         self._owner = owner
         if owner is not None:
-            self.root.chmod(0o711)
-        self._bin = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            made.chmod(0o711)
+        self._bin = os.open(made, DIRECTORY)
+        fcntl.flock(self._bin, fcntl.LOCK_EX)
+        self.root = made.rename(made.with_name(made.name[1:]))
         self._names = count()
         self._waste: deque[str] = deque()
+        for path in self.root.parent.glob(f"{PREFIX}*"):
+            if path != self.root and _is_abandoned(path):
+                self.drop(path)
 
     def make(self, cell: int) -> Path:
         """Make the directory of a cell."""
@@ -108,7 +119,7 @@ class Scratch:
 
     def _opened(self, name: str) -> int:
         _open_up(name, self._bin)
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._bin)
+        return os.open(name, DIRECTORY, dir_fd=self._bin)
 
     @staticmethod
     def _unlink(name: str, handle: int) -> None:
@@ -116,6 +127,21 @@ class Scratch:
             os.unlink(name, dir_fd=handle)
         except OSError:
             return
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether a root is ours by uid, and no living process has it locked."""
+    try:
+        handle = os.open(path, DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(handle).st_uid == os.getuid()
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
 
 
 def _open_up(name: str, parent: int) -> None:
