@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from benteng.errors import PolicyError, StoreUnavailable
 from benteng.store import contract
+from benteng.store.open import open_consumer, open_operator, open_producer
 from benteng.store.postgres import findings, roles
-from benteng.store.records import Facet
+from benteng.store.records import Admission, Disposal, Facet
+from benteng.testing.ledger import make_job, make_policy, type_row
 from tests.store.postgres.installation import LOGINS, fresh
 from tests.support.servers import PostgresServer, Server
 
-GRANTS = Path(__file__).parents[3] / "src/benteng/store/postgres/grants.sql"
 DENIED = "42501"
 GRANTED_NOTHING = "01007"  # a warning: whoever may use something but not give it away
 SQL = """
@@ -553,3 +553,45 @@ def test_making_roles_twice_changes_nothing(ledger):
     roles.install(ledger.dsn)
 
     assert [] == findings.verify(ledger.dsn)
+
+
+# --- pools ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_login_opens_no_other_pool(ledger):
+    """The pool is the login's: the client says so at once."""
+    dsn = ledger.server.dsn("denial_bill", ledger.dbname)
+
+    with pytest.raises(PolicyError) as refused:
+        open_consumer(dsn, "patch")
+
+    assert "S-pool" == refused.value.rule
+
+
+def test_the_verbs_take_no_pool(ledger):
+    """A client claims from its login's pool whatever it accepts, and registers for no other by a lie."""
+    admit_to_patch(ledger)
+
+    stolen = claimed(ledger, "denial_bill", "bill")
+    with ledger.connect("denial_bill") as connection, pytest.raises(psycopg.errors.DatabaseError) as refused:
+        connection.execute("select benteng_v1.register('w', 'patch', 'h', 'b', 1, 'v', '{}')")
+
+    assert [] == stolen
+    assert "S-pool" == refused.value.diag.message_detail
+    assert ["patch@1"] == claimed(ledger, "denial_patch", "patch")
+
+
+def claimed(ledger, login, pool):
+    """The types of what a login is granted."""
+    with closing(open_consumer(ledger.server.dsn(login, ledger.dbname), pool)) as consumer:
+        return [grant.job.type for grant in consumer.claim(10, ["patch@1"])]
+
+
+def admit_to_patch(ledger):
+    """One ready job of a type of pool patch."""
+    policy = make_policy("patch@1", pool="patch")
+    with closing(open_operator(ledger.server.dsn("denial_operator", ledger.dbname))) as operator:
+        operator.apply_types([type_row(policy)], "test")
+    with closing(open_producer(ledger.server.dsn("denial_producer", ledger.dbname))) as producer:
+        (receipt,) = producer.admit([Admission(make_job(policy, origin=producer.origin))])
+    assert Disposal.ADMITTED == receipt.disposal, receipt
