@@ -1,0 +1,439 @@
+"""The escape suite: no vector gets out of a MEDIUM or HIGH cell, and each of them gets out of no cell.
+
+Whether it got out is seen from outside: a file, a listener, a pid, a descriptor in /proc. Three kinds of worker: root
+whose pool has its own uid, root whose pool has none, and an ordinary user whose cells have his uid (the worst case).
+Namespaces are left out on purpose: they are optional. Children run on an interpreter that every user can read, and a
+pyenv below root's home is not: then the system's. What this kernel cannot do at all is skipped, by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.worker.sandbox.escapes.scene import ORDINARY_UID, OWN_UID, SECRET, Scene, descendants, interpreter, status
+
+# ruff: noqa: D103 - a witness is named after what it sees
+
+pytestmark = [
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can play both the worker and the outside of all kinds"),
+    pytest.mark.skipif(interpreter() is None, reason="no Python of this version that other users can run"),
+]
+
+KINDS = {"own_uid": (0, OWN_UID), "root": (0, 0), "ordinary": (ORDINARY_UID, ORDINARY_UID)}
+MEMORY_KB, FILE_BYTES, OPEN_FILES = 256 << 10, 16 << 20, 64
+
+
+def loot(scene, attempt):
+    return SECRET.encode() in attempt.loot()
+
+
+def passwd(scene, attempt):
+    return attempt.loot() == Path("/etc/passwd").read_bytes()
+
+
+def file_changed(scene, attempt):
+    found = scene.file.stat() if scene.file.exists() else None
+    return found is None or scene.file.read_text() != "untouched" or found.st_mtime != 1_000_000
+
+
+def file_marked(scene, attempt):
+    found = scene.file.stat()
+    return found.st_mode & 0o7777 != 0o666 or found.st_gid == 61_999 or "user.mark" in os.listxattr(scene.file)
+
+
+def app_changed(scene, attempt):
+    found = scene.app_file.stat()
+    return scene.app_file.read_text() != "pass\n" or found.st_mode & 0o7777 != 0o644 or found.st_mtime != 1_000_000
+
+
+def new_entry(scene, attempt):
+    return os.path.lexists(scene.root / "outside" / "new") or scene.shm.exists()
+
+
+def mounted(scene, attempt):
+    return os.path.ismount(scene.root / "mount")
+
+
+def other_root(scene, attempt):
+    return str(Path(f"/proc/{attempt.pid}/root").readlink()) != "/"
+
+
+def program(scene, attempt):
+    """Another program runs as the cell, or below it."""
+    return any(_program(pid) for pid in (attempt.pid, *descendants(attempt.pid)))
+
+
+def _program(pid):
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return command.endswith((b"1000\0", b"time.sleep(1000)\0", b"/script\0"))
+
+
+def child(scene, attempt):
+    zygote = attempt.zygote
+    return any(pid != attempt.pid and status(pid).get("State", "Z")[0] != "Z" for pid in descendants(zygote))
+
+
+def signalled(scene, attempt):
+    until = time.monotonic() + 0.05
+    while not scene.marker.exists() and time.monotonic() < until:
+        scene.victims_spare()  # a system call of the victim, in which it takes its signals
+    return scene.marker.exists()
+
+
+def traced(scene, attempt):
+    return status(scene.victim.pid)["TracerPid"] != "0"
+
+
+def overwritten(scene, attempt):
+    return "w" not in scene.victims_spare()
+
+
+def slowed(scene, attempt):
+    pid = scene.victim.pid
+    mine = os.sched_getaffinity(0) == os.sched_getaffinity(pid)
+    files = Path(f"/proc/{pid}/limits").read_text().split("Max open files")[1].split()[0]
+    return os.getpriority(os.PRIO_PROCESS, pid) > 0 or not mine or os.sched_getscheduler(pid) != 0 or files == "77"
+
+
+def reached(scene, attempt):
+    return scene.reached()
+
+
+def listens(scene, attempt):
+    try:
+        socket.create_connection(("127.0.0.1", int(attempt.loot() or b"1")), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def socket_made(scene, attempt):
+    return attempt.descriptors().count("socket") > attempt.sockets_before
+
+
+def descriptor(word):
+    def there(scene, attempt):
+        return word in attempt.descriptors()
+
+    return there
+
+
+def watch(scene, attempt):
+    infos = Path(f"/proc/{attempt.pid}/fdinfo").glob("*")
+    return any("inotify wd" in info.read_text() for info in infos)
+
+
+def ipc(name):
+    def there(scene, attempt):
+        keys = [int(line.split()[0]) for line in Path(f"/proc/sysvipc/{name}").read_text().splitlines()[1:]]
+        return scene.key in keys
+
+    return there
+
+
+def posix_queue(scene, attempt):
+    found = ctypes.CDLL(None).mq_open(f"/benteng-{os.getpid()}".encode(), os.O_RDONLY)
+    if found >= 0:
+        os.close(found)
+    return found >= 0
+
+
+def key_there(scene, attempt):
+    name = scene.name
+    lines = [line for line in Path("/proc/keys").read_text().splitlines() if name in line]
+    return any("R" not in line.split()[1] for line in lines)  # R: revoked by us
+
+
+def namespace(*names):
+    def other(scene, attempt):
+        pids = (attempt.pid, *descendants(attempt.pid))
+        return any(_namespace(pid, name) != _namespace("self", name) for pid in pids for name in names)
+
+    return other
+
+
+def _namespace(pid, name):
+    return Path(f"/proc/{pid}/ns/{name}").readlink()
+
+
+def filter_added(scene, attempt):
+    now = status(attempt.pid).get("Seccomp_filters", "0")
+    return int(now) > int(attempt.before["Seccomp_filters"])
+
+
+def personality(scene, attempt):
+    return int(Path(f"/proc/{attempt.pid}/personality").read_text(), 16) & 0x0400000 != 0
+
+
+def memory(scene, attempt):
+    return int(status(attempt.pid).get("VmHWM", "0 kB").split()[0]) > MEMORY_KB
+
+
+def big_file(scene, attempt):
+    return (attempt.scratch / "big").stat().st_size > FILE_BYTES
+
+
+def descriptors(scene, attempt):
+    return len(attempt.descriptors()) > OPEN_FILES
+
+
+WITNESSES = {
+    "read_passwd": passwd,
+    **dict.fromkeys(
+        [
+            "read_store",
+            "read_by_symlink",
+            "read_by_hardlink",
+            "read_by_dots",
+            "read_by_proc_root",
+            "read_by_proc_cwd",
+            "read_by_openat2",
+            "read_by_handle",
+            "read_victims_memory",
+            "read_victims_memory_by_file",
+            "read_victims_environment",
+            "take_victims_descriptor",
+            "reopen_victims_descriptor",
+            "become_root",
+            "kernel_log",
+            "lose_parent_tie",
+        ],
+        loot,
+    ),
+    **dict.fromkeys(
+        [
+            "write_file",
+            "truncate_file",
+            "truncate_by_open",
+            "remove_file",
+            "rename_over",
+            "change_times",
+            "change_times_to_now",
+            "change_times_to_now_by_old_calls",
+        ],
+        file_changed,
+    ),
+    **dict.fromkeys(
+        [
+            "create_file",
+            "create_in_shared_memory",
+            "create_directory",
+            "create_symlink",
+            "create_pipe",
+            "create_device",
+            "link_out",
+            "unix_bind",
+        ],
+        new_entry,
+    ),
+    **dict.fromkeys(["change_mode", "change_owner", "change_attribute"], file_marked),
+    **dict.fromkeys(["change_mode_of_app", "change_times_of_app", "write_to_app", "truncate_app_by_open"], app_changed),
+    "mount_something": mounted,
+    "change_root": other_root,
+    "watch_directory": watch,
+    **dict.fromkeys(
+        [
+            "execute",
+            "execute_script",
+            "execute_from_memory",
+            "execute_by_loader",
+            "execute_interpreter",
+            "execute_in_child",
+        ],
+        program,
+    ),
+    **dict.fromkeys(
+        ["fork", "fork_daemon", "fork_by_number", "fork_by_clone", "fork_by_clone3", "fork_by_other_convention"], child
+    ),
+    **dict.fromkeys(
+        [
+            "signal_victim",
+            "signal_group",
+            "signal_thread",
+            "signal_by_queue",
+            "signal_by_pidfd",
+            "signal_by_input",
+            "signal_by_ioctl",
+        ],
+        signalled,
+    ),
+    "trace_victim": traced,
+    "write_victims_memory": overwritten,
+    "hold_victim": descriptor("pidfd"),
+    **dict.fromkeys(["slow_victim", "pin_victim", "idle_victim", "idle_victim_by_attributes", "limit_victim"], slowed),
+    **dict.fromkeys(
+        [
+            "tcp_connect",
+            "tcp_connect_ipv6",
+            "tcp_fastopen_sendmsg",
+            "tcp_fastopen_sendto",
+            "udp_sendto",
+            "udp_sendmsg",
+            "unix_connect",
+            "unix_connect_abstract",
+            "unix_datagram",
+            "unix_datagram_pair",
+            "unix_datagram_many",
+            "use_inherited_descriptor",
+            "passed_socket_reconnect",
+            "passed_socket_fastopen",
+        ],
+        reached,
+    ),
+    **dict.fromkeys(["tcp_listen", "tcp_listen_without_bind"], listens),
+    **dict.fromkeys(["socket_netlink", "socket_packet", "socket_raw", "socket_vsock", "socket_crypto"], socket_made),
+    "passed_socket_source_route": lambda scene, attempt: scene.passed[1].getsockopt(41, 57, 64) != b"",
+    "ipc_shared_memory": ipc("shm"),
+    "ipc_semaphore": ipc("sem"),
+    "ipc_messages": ipc("msg"),
+    "ipc_posix_queue": posix_queue,
+    "ring": descriptor("io_uring"),
+    "fault_handler": descriptor("userfaultfd"),
+    "kernel_program": descriptor("bpf-map"),
+    "performance_counter": descriptor("perf_event"),
+    "kernel_key": key_there,
+    "memory_file": descriptor("/memfd"),
+    "watch_file_system": descriptor("fanotify"),
+    "new_user_namespace": namespace("user"),
+    "new_network_namespace": namespace("net"),
+    "new_namespace_by_clone": namespace("user"),
+    "second_filter": filter_added,
+    "second_filter_by_prctl": filter_added,
+    "second_listener": descriptor("seccomp notify"),
+    "other_personality": personality,
+    "much_memory": memory,
+    "one_big_file": big_file,
+    "many_descriptors": descriptors,
+}
+"""How the outside sees that a vector got out."""
+
+
+NEEDS_ROOT = frozenset(
+    [
+        "read_by_handle",
+        "become_root",
+        "kernel_log",
+        "create_device",
+        "change_owner",
+        "mount_something",
+        "change_root",
+        "socket_packet",
+        "socket_raw",
+        "kernel_program",
+        "new_network_namespace",
+    ]
+)
+"""What an ordinary user cannot do even without a cell."""
+
+NEEDS_OTHER_UID = frozenset({"become_root"})
+"""What says nothing about a cell that has root's uid (without its capabilities; `dev` only)."""
+
+IMPORT_MAY = frozenset(
+    [
+        "fork",
+        "fork_daemon",
+        "fork_by_number",
+        "fork_by_clone",
+        "hold_victim",
+        "lose_parent_tie",
+        "second_filter",
+        "second_filter_by_prctl",
+        "second_listener",
+        "much_memory",
+        "one_big_file",
+        "many_descriptors",
+    ]
+)
+"""What the pool layer leaves to the zygote, because it makes cells; a hostile import has it until the first fork."""
+
+LACKING = ("[Errno 38]", "[Errno 97]", "[Errno 19]")
+"""ENOSYS, EAFNOSUPPORT, ENODEV: the kernel does not have the thing at all."""
+
+
+def cases():
+    """Return each kind of worker with each vector that can prove something about it."""
+    hopeless = {"own_uid": frozenset(), "root": NEEDS_OTHER_UID, "ordinary": NEEDS_ROOT}
+    marks = {"root": (pytest.mark.long,)}  # the rarest kind, and no other code than the two others
+    return [
+        pytest.param(kind, vector, marks=marks.get(kind, ()))
+        for kind in KINDS
+        for vector in WITNESSES
+        if vector not in hopeless[kind]
+    ]
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    """The outsides that were needed, by kind."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            made[kind] = Scene(*KINDS[kind])
+        return made[kind]
+
+    yield of
+    for scene in made.values():
+        scene.close()
+
+
+def got_out(scene, shut, vector):
+    """Run a vector and look; put the outside back afterwards."""
+    attempt = scene.attempt(shut, vector)
+    try:
+        return WITNESSES[vector](scene, attempt), attempt.said
+    except OSError:
+        if not attempt.gone:
+            raise
+        return False, attempt.said  # killed for the violation: there is no process to look at any more
+    finally:
+        attempt.close()
+        if WITNESSES[vector] in (signalled, traced, overwritten, slowed):
+            scene.new_victim()
+        for sock in scene.passed:
+            sock.close()
+        scene.reset()
+
+
+@pytest.mark.parametrize("kind, vector", cases())
+def test_no_vector_leaves_a_cell(scenes, kind, vector):
+    """It gets out where there is no cell, and out of no MEDIUM or HIGH cell; of the import only what is listed."""
+    scene = scenes(kind)
+    free, said = got_out(scene, "nothing", vector)
+    if not free and any(lack in said for lack in LACKING):
+        pytest.skip(f"this kernel cannot do {vector}: {said}")
+
+    found = {shut: got_out(scene, shut, vector)[0] for shut in ("import", "medium", "high")}
+
+    assert free, f"proves nothing: {vector} does not work without a cell either: {said}"
+    assert {"import": vector in IMPORT_MAY, "medium": False, "high": False} == found
+
+
+VIOLATIONS = (
+    "execute",
+    "trace_victim",
+    "read_victims_memory",
+    "new_user_namespace",
+    "mount_something",
+    "second_filter",
+)
+
+
+@pytest.mark.parametrize("vector", VIOLATIONS)
+def test_a_violation_at_high_is_certain(scenes, vector):
+    """What nobody does by accident ends a HIGH cell, and is only refused in a MEDIUM one."""
+    scene = scenes("own_uid")
+
+    said = {shut: got_out(scene, shut, vector)[1] for shut in ("medium", "high")}
+
+    assert "gone" == said["high"]
+    assert said["medium"].startswith("PermissionError")
