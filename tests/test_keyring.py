@@ -183,7 +183,7 @@ def test_generate_loses_a_race_without_overwriting(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "origin", ["", "deployer", 'svc:a"\nrevoked = true #', "svc:a\n", "svc:\\u0041", "svc:" + "a" * 200]
+    "origin", ["", "Deployer", 'svc:a"\nrevoked = true #', "svc:a\n", "svc:\\u0041", "svc:" + "a" * 200]
 )
 def test_generate_refuses_an_origin_that_the_file_cannot_say(tmp_path, origin):
     """Nothing is written for an origin that would be read differently, or not at all."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -117,6 +118,7 @@ def load(start: Path | None = None, environ: Mapping[str, str] = os.environ, **a
     here = (start or Path.cwd()).resolve()
     path = find_file(here)
     values: dict[str, Any] = {} if path is None else _read(path)
+    _refuse_passwords(_convert(values))
     sources = dict.fromkeys(values, str(path))
     for variable, key in VARIABLES.items():
         if variable in environ:
@@ -179,6 +181,16 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PolicyError("N-format", f"{path.name} is not TOML: {error}") from None
+
+
+def _refuse_passwords(found: _File) -> None:
+    """The file lies beside the code: cells, backups and the repository have it too."""
+    dsns = [found.dsn] if isinstance(found.dsn, str) else [*found.dsn.values()]
+    for dsn in (*dsns, *(pool.dsn for pool in found.pool.values())):
+        parts = urlsplit(dsn)
+        if parts.password is not None or "password" in parse_qs(parts.query):
+            fix = "keep it in ~/.pgpass, or name a file by ?passfile="
+            raise PolicyError("N-password", "the file holds a password", field="dsn", fix=fix)
 
 
 def _convert(values: dict[str, Any]) -> _File:

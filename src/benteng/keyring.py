@@ -148,10 +148,14 @@ def key_id_of(public: bytes) -> str:
 # ------------------------------------------------------------------------------------------------- parsing, without I/O
 
 
+_ORIGIN = r"\A(?:[a-z][a-z0-9_-]*:[A-Za-z0-9._@/-]+|[a-z_][a-z0-9_]*)\Z"
+"""os:1000, svc:deployer; or a login of a PostgreSQL ledger as it is."""
+
+
 class _KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Role
     public: Annotated[str, msgspec.Meta(max_length=64)]
-    origin: Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_-]*:[A-Za-z0-9._@/-]+\Z", max_length=ORIGIN_CHARS_MAX)]
+    origin: Annotated[str, msgspec.Meta(pattern=_ORIGIN, max_length=ORIGIN_CHARS_MAX)]
     not_before: Annotated[datetime, msgspec.Meta(tz=True)]
     not_after: Annotated[datetime, msgspec.Meta(tz=True)]
     revoked: bool = False

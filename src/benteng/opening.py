@@ -52,7 +52,8 @@ def signer(keys: Path) -> Callable[[], SigningKey | None]:
 def settle_policies(config: Config, code: Mapping[str, TypePolicy], say: Say) -> dict[str, TypePolicy]:
     """Return the reviewed policies after checking that code, lock file and ledger agree on the types of the code.
 
-    In `dev` a difference is locked and applied, and said; in `prod` it raises PolicyError naming it.
+    In `dev` a difference is locked and applied, and said; in `prod` it raises PolicyError naming it. A host without an
+    operator's address cannot ask the ledger for all of them: there each enqueue and each worker's register compares.
     """
     if config.environment is Environment.DEV:
         return _settle_dev(config, code, say)
@@ -61,6 +62,8 @@ def settle_policies(config: Config, code: Mapping[str, TypePolicy], say: Say) ->
         "the lock file", {name: locked[name] for name in code if name in locked}, code, "benteng policy lock"
     )
     _refuse_pending(code)
+    if not has_operator(config):
+        return locked
     with closing(open_operator(dsn_of(config, Facet.OPERATOR), environment=config.environment.value)) as operator:
         ledger = lockfile.from_rows(operator.types())
     _refuse_difference(
@@ -77,8 +80,16 @@ def _settle_dev(config: Config, code: Mapping[str, TypePolicy], say: Say) -> dic
         lockfile.write(config.lock, merged)
         for line in changes:
             say(f"dev: locked {line}")
-    apply_policies(config, merged, say)
+    if has_operator(config):
+        apply_policies(config, merged, say)
+    elif changes:
+        say("dev: this host has no operator's address. Where there is one, run: benteng policy apply")
     return merged
+
+
+def has_operator(config: Config) -> bool:
+    """Return whether this host may speak as an operator: always with the embedded store."""
+    return not config.dsns or Facet.OPERATOR in config.dsns
 
 
 def apply_policies(config: Config, policies: Mapping[str, TypePolicy], say: Say) -> list[str]:

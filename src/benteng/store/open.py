@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from benteng.clock import Clock, system_clock
 from benteng.errors import PolicyError
@@ -92,6 +92,28 @@ def open_auditor(dsn: str, *, environment: str = "dev", clock: Clock = system_cl
 def is_postgres(dsn: str) -> bool:
     """Return whether an address names a PostgreSQL ledger: `postgresql://login@host/database`."""
     return urlsplit(dsn).scheme in {"postgres", "postgresql"}
+
+
+def credential_files(dsn: str) -> list[Path]:
+    """Return the files that open a ledger for whoever can read them: SQLite's own; password file and client key."""
+    if not is_postgres(dsn):
+        return [path_of(dsn)]
+    named = parse_qs(urlsplit(dsn).query)
+    home = Path.home()
+    usual = {
+        "passfile": os.environ.get("PGPASSFILE", str(home / ".pgpass")),
+        "sslkey": os.environ.get("PGSSLKEY", str(home / ".postgresql" / "postgresql.key")),
+    }
+    return [Path(named.get(name, [default])[-1]).absolute() for name, default in usual.items()]
+
+
+def credential_words(dsn: str) -> list[str]:
+    """Return the texts that nobody but the holder of a ledger's address may have: the address, a password, a path."""
+    if not is_postgres(dsn):
+        return [dsn, str(path_of(dsn))]
+    parts = urlsplit(dsn)
+    named = parse_qs(parts.query).get("password", [])
+    return [dsn, *(unquote(word) for word in (parts.password, *named) if word)]
 
 
 def _remote(dsn: str, environment: str) -> RemotePlace:

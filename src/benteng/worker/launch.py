@@ -19,7 +19,7 @@ from benteng.errors import KeyringError, PolicyError, StoreError, StoreUnavailab
 from benteng.keyring import TrustRoots, load_trust
 from benteng.policy import TypePolicy, pending_for
 from benteng.redact import clean_line
-from benteng.store.open import open_consumer, path_of
+from benteng.store.open import credential_files, credential_words, is_postgres, open_consumer
 from benteng.store.records import WorkerFacts
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.keeper_child import KeeperChild
@@ -46,7 +46,7 @@ class WorkerSettings:
     dsn              the store's address;  environment: dev or prod
     app              `module:attribute` of the Benteng object;  cwd: where it is imported, first on its sys.path
     lock             the reviewed policies of this host, all of them
-    keeper           whether to start a keeper as child of this process
+    keeper           whether to start a keeper as child of this process; on PostgreSQL it is a service of its own
     trust_path       trust roots for signed jobs; None: nobody is trusted
     artifact_dir     directory of artifact files named by their sha256; None: no artifacts
     paths            more directories for the app's sys.path
@@ -122,19 +122,20 @@ def check(settings: WorkerSettings) -> None:
 
 
 def _check_roots(settings: WorkerSettings) -> None:
-    """A cell may read these directories; the store's file must not be below one (DESIGN section 2)."""
-    store = path_of(settings.dsn).resolve()
+    """A cell may read these directories; nothing that opens the store may be below one (DESIGN section 2)."""
+    files = [path.resolve() for path in credential_files(settings.dsn)]
     roots = [settings.cwd, *settings.paths, settings.artifact_dir, settings.scratch_parent]
     for root in roots:
-        if root is not None and store.is_relative_to(root.resolve()):
-            fix = "move the store, for example to the default place in the state directory"
-            raise PolicyError("W-roots", "the store's file lies in a directory that cells may read", fix=fix)
+        if root is not None and any(file.is_relative_to(root.resolve()) for file in files):
+            text = "what opens the store (its file, a password file or key) lies in a directory that cells may read"
+            fix = "move it, for example to the default place in the state directory, or to ~/.pgpass"
+            raise PolicyError("W-roots", text, fix=fix)
 
 
 def _check_environment(settings: WorkerSettings) -> None:
-    place = str(path_of(settings.dsn))
+    words = credential_words(settings.dsn)
     for name, value in settings.pool.environment(os.environ).items():
-        if settings.dsn in value or place in value:
+        if any(word in value for word in words):
             raise PolicyError("W-env", f"the variable {name} names the store", fix="take it out of the pool's env")
 
 
@@ -153,8 +154,11 @@ def _check_pending(settings: WorkerSettings) -> None:
 
 
 def _keeper(settings: WorkerSettings, stack: ExitStack) -> Tend:
-    """Start a keeper when one is wanted; return what looks after it."""
-    if not settings.keeper:
+    """Start a keeper when one is wanted; return what looks after it.
+
+    Not on PostgreSQL: there a worker's login is that of its pool alone, and a keeper has its own (DESIGN section 2).
+    """
+    if not settings.keeper or is_postgres(settings.dsn):
         return _nobody
     child = stack.enter_context(closing(KeeperChild(settings.dsn, settings.environment, settings.say)))
     return child.tend
