@@ -24,15 +24,19 @@ from psycopg.rows import dict_row
 
 from benteng.errors import BentengError, FacetError, PolicyError, StoreError, StoreUnavailable
 from benteng.store.postgres import faults, wire
+from benteng.store.postgres.session import Row, Session
 from benteng.store.postgres.wire import Param, Types
 from benteng.store.records import Facet
 
-Row = dict[str, Any]
 PROTOCOL = 1
 """What this client speaks. The ledger says which range it understands."""
 
-TRIES = 3
+TRIES = 4
 CONNECT_SECONDS = 5
+PATIENCE_SECONDS = 30.0
+"""Longer than any statement_timeout of a verb that holds no lease (LIMITS in roles.py): the server gives up first."""
+
+READS = 4
 SETTINGS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 5,
@@ -53,10 +57,14 @@ where n.nspname = 'benteng_v1'
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a ledger is, with the login in its address, and the environment that it must be of."""
+    """Where a ledger is, with the login in its address, and the environment that it must be of.
+
+    patience_seconds  how long one call may wait for its answer, repetitions included
+    """
 
     dsn: str
     environment: str
+    patience_seconds: float = PATIENCE_SECONDS
 
 
 class Ledger:
@@ -71,7 +79,7 @@ class Ledger:
         self.pool = pool
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._connection: psycopg.Connection[Row] | None = None
+        self._connection: Session | None = None
         self._closed = False
         self._types = Types({})
         self._login = ""
@@ -99,28 +107,40 @@ class Ledger:
             _ABANDONED.append(self._connection)
             self._connection = None
 
-    def call(self, verb: str, *parameters: Param | None, repeatable: bool = False) -> list[Row]:
-        """Call a verb and return its rows. `repeatable`: a second call after a lost answer changes nothing more."""
+    def call(self, verb: str, *parameters: Param | None, repeatable: bool = False, resumed: bool = False) -> list[Row]:
+        """Call a verb and return its rows.
+
+        repeatable  a second call after a lost answer changes nothing more
+        resumed     this is such a second call: the server may need a moment to be there again
+        """
         statement = _statement(verb, len(parameters))
         with self._lock:
             for left in range(TRIES - 1, -1, -1):
                 try:
                     return self._ask(statement, parameters)
+                except StoreUnavailable:
+                    if not left or not resumed:
+                        raise
                 except psycopg.Error as error:
-                    lost = faults.is_lost(error)
-                    if lost:
-                        self._drop()
-                    may_repeat = error.sqlstate in faults.AGAIN or (lost and repeatable and left == TRIES - 1)
-                    if not left or not may_repeat:
+                    lost = self._forget_lost(error)
+                    resumed = resumed or (lost and repeatable)
+                    if not left or not (error.sqlstate in faults.AGAIN or (lost and repeatable)):
                         raise faults.translated(error, waits=self.waits) from None
-                    time.sleep(secrets.randbelow(50) / 1_000)
+                time.sleep(secrets.randbelow(50) / 1_000 * 4 ** (TRIES - 1 - left))
         raise AssertionError("unreachable: the last try returns or raises")
+
+    def _forget_lost(self, error: psycopg.Error) -> bool:
+        """Return whether the connection is gone, and give it up then."""
+        lost = faults.is_lost(error)
+        if lost:
+            self._drop()
+        return lost
 
     def _ask(self, statement: bytes, parameters: tuple[Param | None, ...]) -> list[Row]:
         with self._connected().cursor(binary=True) as cursor:
             return cursor.execute(statement, parameters).fetchall()
 
-    def _connected(self) -> psycopg.Connection[Row]:
+    def _connected(self) -> Session:
         if os.getpid() != self._pid:
             raise StoreError("this ledger was opened before a fork. Open it again in the child")
         if self._closed:
@@ -131,9 +151,9 @@ class Ledger:
             self._connection = self._open()
         return self._connection
 
-    def _open(self) -> psycopg.Connection[Row]:
+    def _open(self) -> Session:
         try:
-            connection = psycopg.Connection[Row].connect(
+            connection = Session.connect(
                 self.place.dsn,
                 autocommit=True,
                 prepare_threshold=None,  # a transaction pooler may stand between
@@ -153,7 +173,7 @@ class Ledger:
             raise
         return connection
 
-    def _recognise(self, connection: psycopg.Connection[Row]) -> None:
+    def _recognise(self, connection: Session) -> None:
         wire.register(connection)
         row = connection.execute("select * from benteng_v1.protocol()").fetchone()
         if row is None:
@@ -190,17 +210,18 @@ def _statement(verb: str, count: int) -> bytes:
     return sql.SQL("select * from {}({})").format(sql.Identifier("benteng_v1", verb), places).as_bytes(None)
 
 
-def _is_over(connection: psycopg.Connection[Row]) -> bool:
+def _is_over(connection: Session) -> bool:
     """Return whether the server has ended a session that was idle: then nothing was asked, and nothing is unknown."""
     if connection.closed:
         return True
-    if not select.select([connection.fileno()], [], [], 0)[0]:
-        return False
-    try:
-        connection.pgconn.consume_input()
-    except psycopg.OperationalError:
-        return True
-    return connection.broken
+    for _ in range(READS):  # its last words first, then the end of the stream
+        if not select.select([connection.fileno()], [], [], 0)[0]:
+            return False
+        try:
+            connection.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return True
+    return True
 
 
 def _abandon_all() -> None:

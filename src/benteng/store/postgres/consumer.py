@@ -29,6 +29,7 @@ from benteng.store.records import (
 )
 
 PROGRESS_BYTES_MAX = 4096
+_FIRST, _AGAIN = map(BOOL, (False, True))
 
 
 class PostgresConsumer(Ledger):

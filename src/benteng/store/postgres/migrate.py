@@ -23,7 +23,7 @@ from benteng.store.postgres.roles import grants_sql, roles_sql
 
 HERE = Path(__file__).parent
 TRIES = 5
-LOCK_SECONDS = 3
+LOCK_MILLISECONDS = 3_000
 LOCK_KEY = 0x62746E67
 ENVIRONMENTS = ("dev", "prod")
 _NAME = re.compile(r"[0-9]{3}_[a-z_]+\.sql")
@@ -59,7 +59,7 @@ FUNCTIONS = (
         "stage",
         "lead",
     ),
-    *("purge", "control", "quarantine", "replay", "types", "registry", "find", "show", "health"),
+    *("purge", "control", "quarantine", "replay", "release", "types", "registry", "find", "show", "health"),
 )
 """The files of functions, each after those whose functions it needs when it is made."""
 
@@ -141,7 +141,7 @@ def up(dsn: str, environment: str = "prod") -> list[str]:
 
 
 def _up(connection: psycopg.Connection, environment: str) -> list[str]:
-    _run(connection, f"set local lock_timeout = '{LOCK_SECONDS}s'; set local client_min_messages = warning")
+    _run(connection, f"set local lock_timeout = {LOCK_MILLISECONDS}; set local client_min_messages = warning")
     # The one place where an advisory lock serves: it orders administrators, it guards nothing.
     _run(connection, f"select pg_advisory_xact_lock({LOCK_KEY})")
     known = _known(connection)

@@ -67,6 +67,11 @@ class PostgresOperator(Ledger):
         within_batch(job_ids)
         return [rows.cancelled(row) for row in self.call("cancel", wire.ids(job_ids), TEXT(bounded(reason)))]
 
+    def release(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """See Operator.release."""
+        within_batch(job_ids)
+        return [rows.cancelled(row) for row in self.call("release", wire.ids(job_ids), TEXT(bounded(reason)))]
+
     def classify(self, job_id: str, reason: QuarantineReason, note: str) -> None:
         """See Operator.classify."""
         self.call("classify", _one(job_id), TEXT(reason.value), TEXT(bounded(note)))

@@ -214,6 +214,7 @@ def view(row: Row) -> JobView:
         "lease_until",
         "cancel_asked",
         "waits_for",
+        "progress",
         "epoch",
         "result",
     )

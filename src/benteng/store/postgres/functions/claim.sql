@@ -99,7 +99,10 @@ begin
       order by j.priority, j.due_at, j.seq
       limit q.n
       for update skip locked) c;
-    exit when v_ids is null;
+    -- Nothing: the end of the line, or all that stands at its head is in the hands of other claims. Then look further.
+    exit when v_ids is null and (cardinality(v_types) = 1 or v_page >= 1000
+      or v_page > (select sum(q.n) from unnest(v_quotas) q (n)));
+    continue when v_ids is null;
 
     select array_agg(distinct k.key)
     into v_keys

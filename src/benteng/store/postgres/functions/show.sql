@@ -6,7 +6,7 @@ returns table (
   policy_sha256 text, artifacts text[], targets text[], resources text[], summary text,
   state text, attempts integer, crashes integer, handbacks integer, snoozes integer, starts integer, admitted_at bigint,
   due_at bigint, finished_at bigint, now bigint, pool text, reason text, classified text, rule text, error text, fence bigint,
-  worker text, lease_until bigint, cancel_asked boolean, waits_for text, parent uuid, operation text, epoch integer,
+  worker text, lease_until bigint, cancel_asked boolean, waits_for text, progress text, parent uuid, operation text, epoch integer,
   result bytea, control_scope text, control_name text, control_mode text, control_reason text, worker_seen_at bigint,
   ahead bigint, resource_views text, audit text)
 language plpgsql stable security definer
@@ -34,7 +34,7 @@ begin
     benteng.instant(benteng.now()), coalesce(t.pool, ''), q.reason, coalesce(q.classified, ''),
     coalesce(j.rule, q.rule, o.rule), coalesce(j.last_error, q.error, o.error), coalesce(j.fence, q.fence, o.fence),
     case when j.state = 'running' then coalesce(j.worker, '') else '' end, coalesce(benteng.instant(j.lease_until), 0),
-    coalesce(j.cancel_asked, false), coalesce(j.waits_for, ''), o.parent, o.state, o.epoch, o.result,
+    coalesce(j.cancel_asked, false), coalesce(j.waits_for, ''), coalesce(j.progress, ''), o.parent, o.state, o.epoch, o.result,
     f.scope, f.name, f.mode, f.reason,
     coalesce((select benteng.instant(max(w.seen_at)) from benteng.worker w where w.pool = t.pool), 0),
     case
