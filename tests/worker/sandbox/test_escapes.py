@@ -392,7 +392,7 @@ def got_out(scene, shut, vector):
     try:
         return WITNESSES[vector](scene, attempt), attempt.said
     except OSError:
-        if not attempt.gone:
+        if not attempt.dies():
             raise
         return False, attempt.said  # killed for the violation: there is no process to look at any more
     finally:

@@ -67,9 +67,16 @@ class Attempt:
                 continue
         return found
 
-    @property
-    def gone(self):
-        return status(self.pid).get("State", "Z")[0] == "Z"
+    def dies(self):
+        """Whether it is dead, or dies now: its line closes a moment before it does."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            return bool(select.select([pidfd], [], [], 1.0)[0])
+        finally:
+            os.close(pidfd)
 
     def loot(self):
         try:
