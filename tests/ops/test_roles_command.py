@@ -61,6 +61,8 @@ def test_what_was_printed_can_be_run(postgres, dbname, without_command_worker):
 
     with postgres.connect(dbname=dbname) as connection:
         connection.execute(text.encode())
+        if postgres.password:
+            connection.execute(f"alter role command_worker password '{postgres.password}'".encode())
 
     with postgres.connect("command_worker", dbname) as connection:
         seen = connection.execute("select login, facet, pool from benteng_v1.protocol()").fetchone()

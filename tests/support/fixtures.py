@@ -17,8 +17,7 @@ def postgres() -> Iterator[Server]:
     need(why_none())
     server = shared()
     yield server
-    if isinstance(server, PostgresServer):
-        server.close()
+    server.close()
 
 
 @pytest.fixture

@@ -90,6 +90,12 @@ class Server:
             self._templates[key] = template
         return self.create_database(self._templates[key])
 
+    def close(self) -> None:
+        """Remove the templates: a server that was given to us is left without our databases."""
+        for template in self._templates.values():
+            self.drop_database(template)
+        self._templates.clear()
+
     def version(self) -> int:
         """Return the server's version as a number: 170010 is 17.10."""
         with self.connect() as connection:
@@ -115,7 +121,7 @@ class PostgresServer(Server):
         self.log.touch()
         for path in (self.home, self.log):
             os.chown(path, *_owner())
-        self.port = _free_port()
+        self.port = _free_port()  # another process may take it before we do: then the start fails, and says so
         self._bin = _runnable(_binaries(), self.home)
         watcher = [sys.executable, "-I", watchdog.__file__, str(os.getpid()), str(self.home)]
         self._watchdog = subprocess.Popen(watcher, start_new_session=True, cwd="/")
