@@ -181,7 +181,14 @@ class Bed:
         return [receipt.job_id for receipt in receipts]
 
     def worker(
-        self, *, keeper: bool = True, app: str = "jobs:app", give_up_seconds=None, environ=None, **pool
+        self,
+        *,
+        keeper: bool = True,
+        app: str = "jobs:app",
+        cwd: Path = APPS,
+        give_up_seconds=None,
+        environ=None,
+        **pool,
     ) -> Worker:
         """Start a worker and return at once."""
         settings = {
@@ -192,7 +199,7 @@ class Bed:
             "keeper": keeper,
             "artifacts": str(self.root / "artifacts"),
             "trust": str(self.root / "keys" / "trust.toml"),
-            "cwd": str(APPS),
+            "cwd": str(cwd),
             "scratch": str(self.root / "scratch"),
             "give_up_seconds": give_up_seconds,
         }

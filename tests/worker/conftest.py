@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,8 @@ def app_registry():
 
     def load(name):
         if name not in sys.modules:
-            spec = importlib.util.spec_from_file_location(name, APPS / f"{name}.py")
+            path = Path(name) if name.endswith(".py") else APPS / f"{name}.py"
+            spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None
             assert spec.loader is not None
             sys.modules[name] = importlib.util.module_from_spec(spec)

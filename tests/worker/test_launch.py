@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -179,4 +181,33 @@ def test_a_pidfd_that_is_no_cell_is_not_believed(tmp_path, app_registry):
 
         assert "pidfd" in worker.wait("suspicious")["why"]
         worker.wait("zygote_lost")
-        assert 0 == worker.stop()
+        assert 0 == worker.stop(), worker.events
+
+
+CHANGING = """
+from benteng.app import Benteng
+app = Benteng()
+
+@app.job(attempts_max={attempts}, lease_seconds=5.0)
+def greet(name: str) -> str:
+    return name
+"""
+
+
+def test_a_new_zygote_is_compared_anew(tmp_path, app_registry):
+    """Code that was changed under a running worker gets no cell: the worker drains and exits with 78."""
+    from tests.worker.bed import Bed
+
+    (tmp_path / "app").mkdir()
+    (tmp_path / "bed").mkdir()
+    code = tmp_path / "app" / "changing.py"
+    code.write_text(CHANGING.format(attempts=5))
+    with closing(Bed(tmp_path / "bed", app_registry(str(code)))) as bed:
+        worker = bed.worker(app="changing:app", cwd=tmp_path / "app")
+        bed.ended(bed.enqueue("greet@1", name="before"))
+        code.write_text(CHANGING.format(attempts=4))
+        os.kill(worker.zygote(), signal.SIGKILL)
+
+        assert "attempts_max" in worker.wait("refused", rule="L-differs")["why"]
+        assert 78 == worker.exit_code()
+        assert 1 == len(worker.all("ready"))

@@ -166,3 +166,15 @@ def test_how_many_cells_a_lane_starts(lane, waiting, missing):
     lane.waiting.extend(flight() for _ in range(waiting))
 
     assert missing == lane.missing()
+
+
+def test_a_greeting_does_not_bring_a_dying_cell_back(yard):
+    """It may still be in the line when the cell was killed; a closed line must not be listened to again."""
+    here, there = socket.socketpair()
+    cell = Cell(1, yard._lanes[0], here, yard._means.scratch.make(1), state=CellState.DYING)
+
+    cell.hello()
+
+    assert CellState.DYING is cell.state
+    here.close()
+    there.close()

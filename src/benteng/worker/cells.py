@@ -64,8 +64,9 @@ class Cell:
         return self.lane.width - len(self.flights)
 
     def hello(self) -> None:
-        """Note that it stands: from now on it may be given work."""
-        self.state = CellState.READY
+        """Note that it stands: from now on it may be given work, unless it is dying already."""
+        if self.state is CellState.BORN:
+            self.state = CellState.READY
         self.inbox.line = Line.CELL_READY
 
     def give(self, flights: list[Flight]) -> None:
