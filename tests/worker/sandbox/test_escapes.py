@@ -29,6 +29,11 @@ KINDS = {"own_uid": (0, OWN_UID), "root": (0, 0), "ordinary": (ORDINARY_UID, ORD
 MEMORY_KB, FILE_BYTES, OPEN_FILES = 256 << 10, 16 << 20, 64
 
 
+def patience(attempt):
+    """Return how long to wait for an effect: long when the vector believes that it got out."""
+    return 1.0 if attempt.said == "did" else 0.02
+
+
 def loot(scene, attempt):
     return SECRET.encode() in attempt.loot()
 
@@ -83,7 +88,7 @@ def child(scene, attempt):
 
 
 def signalled(scene, attempt):
-    until = time.monotonic() + 0.05
+    until = time.monotonic() + patience(attempt)
     while not scene.marker.exists() and time.monotonic() < until:
         scene.victims_spare()  # a system call of the victim, in which it takes its signals
     return scene.marker.exists()
@@ -105,7 +110,7 @@ def slowed(scene, attempt):
 
 
 def reached(scene, attempt):
-    return scene.reached()
+    return scene.reached(patience(attempt))
 
 
 def listens(scene, attempt):
