@@ -1,8 +1,8 @@
-"""The audit log: what a record says, the bytes that a leaf commits to, and the Merkle tree that proves the log whole.
+"""The audit log: what a record says, the bytes that a leaf commits to, and the check of a stored page.
 
 Each transition writes one record in its own transaction. A leaf commits to the *salted* digest of the record's body, so
 that body and salt can be erased later and every proof still holds; nothing of a record can be guessed from its leaf.
-The tree is RFC 6962's, so that other tools can check it.
+The tree over the leaves is merkle.py, so that other tools can check it.
 Trust: stored rows may be tampered with, `verify_page` finds out; texts of records come from anywhere and are cleaned.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -19,12 +19,11 @@ from typing import NoReturn, Protocol, cast
 import msgspec
 
 from benteng.clock import Instant
-from benteng.errors import RuleError
+from benteng.merkle import HASH_BYTES, Frontier, leaf_hash
 from benteng.redact import clean_line
 
 VERSION = 1
 SALT_BYTES = 16
-HASH_BYTES = 32
 NAME_BYTES_MAX = 256
 REASON_BYTES_MAX = 512
 DETAIL_BYTES_MAX = 2048
@@ -197,11 +196,6 @@ def leaf_data(committed: bytes) -> bytes:
     return bytes([VERSION]) + committed
 
 
-def leaf_hash(data: bytes) -> bytes:
-    """Return the hash of a log entry (RFC 6962 2.1)."""
-    return hashlib.sha256(b"\x00" + data).digest()
-
-
 _encoder = msgspec.json.Encoder(order="sorted")
 _NAMES = (
     *(
@@ -223,169 +217,6 @@ _TEXT_BYTES_MAX: Mapping[str, int] = MappingProxyType(
 )
 
 
-# -------------------------------------------------------------------------------------------- the tree (RFC 6962, 9162)
-
-EMPTY_ROOT = hashlib.sha256(b"").digest()
-
-
-class ProofError(RuleError):
-    """A Merkle proof does not hold: what was shown is not what was sealed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frontier:
-    """A tree that only grows: its size and the perfect subtrees' roots, largest first: all that a sealer keeps."""
-
-    size: int = 0
-    hashes: tuple[bytes, ...] = ()
-
-    def __post_init__(self) -> None:
-        fits = self.size >= 0 and len(self.hashes) == self.size.bit_count()
-        if not fits or any(len(each) != HASH_BYTES for each in self.hashes):
-            raise ValueError("a frontier has one hash for each bit that is set in its size")
-
-    def append(self, leaf: bytes) -> Frontier:
-        """Return the tree with one more leaf hash."""
-        return self.extend((leaf,))
-
-    def extend(self, leaves: Iterable[bytes]) -> Frontier:
-        """Return the tree with more leaf hashes, in their order."""
-        size, hashes = self.size, list(self.hashes)
-        for leaf in leaves:
-            node, carry = leaf, size
-            while carry & 1:
-                node, carry = node_hash(hashes.pop(), node), carry >> 1
-            hashes.append(node)
-            size += 1
-        return Frontier(size, tuple(hashes))
-
-    def root(self) -> bytes:
-        """Return the Merkle tree hash (RFC 6962 2.1)."""
-        if not self.hashes:
-            return EMPTY_ROOT
-        *larger, node = self.hashes
-        for left in reversed(larger):
-            node = node_hash(left, node)
-        return node
-
-
-def node_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of an inner node (RFC 6962 2.1)."""
-    return hashlib.sha256(b"\x01" + left + right).digest()
-
-
-def root(leaves: Sequence[bytes]) -> bytes:
-    """Return the Merkle tree hash of leaf hashes."""
-    return Frontier().extend(leaves).root()
-
-
-def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
-    """Return the audit path of the leaf at `index` (from 0) among leaf hashes (RFC 6962 2.1.1)."""
-    if not 0 <= index < len(leaves):
-        raise ValueError("there is no leaf at that index")
-    if len(leaves) == 1:
-        return ()
-    split = _split(len(leaves))
-    if index < split:
-        return (*inclusion_proof(leaves[:split], index), root(leaves[split:]))
-    return (*inclusion_proof(leaves[split:], index - split), root(leaves[:split]))
-
-
-def consistency_proof(leaves: Sequence[bytes], old_size: int) -> tuple[bytes, ...]:
-    """Return the proof that the first `old_size` leaf hashes are a prefix of all (RFC 6962 2.1.2); of none, empty."""
-    if not 0 <= old_size <= len(leaves):
-        raise ValueError("the old tree is larger than the new one")
-    return _subproof(leaves, old_size, whole=True) if old_size else ()
-
-
-def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root_hash: bytes) -> None:
-    """Raise ProofError unless the leaf hash stands at `index` in the tree of that size and root (RFC 9162 2.1.3.2)."""
-    if not 0 <= index < size:
-        raise _unproved("P-inclusion")
-    node, last = index, size - 1
-    computed = leaf
-    for sibling in proof:
-        if last == 0:
-            raise _unproved("P-inclusion")
-        if node & 1 or node == last:
-            computed = node_hash(sibling, computed)
-            node, last = _up_to_right_child(node, last)
-        else:
-            computed = node_hash(computed, sibling)
-        node, last = node >> 1, last >> 1
-    if last or not hmac.compare_digest(computed, root_hash):
-        raise _unproved("P-inclusion")
-
-
-def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]) -> None:
-    """Raise ProofError unless the new tree holds the old one unchanged as its beginning (RFC 9162 2.1.4.2).
-
-    Of the empty tree everything is a continuation: its proof is empty and its root `EMPTY_ROOT`.
-    """
-    if not 0 <= old_size <= new_size:
-        raise _unproved("P-consistency")
-    if old_size in {0, new_size}:
-        _verify_trivial(old_root, new_root if old_size else EMPTY_ROOT, proof)
-        return
-    path = [old_root, *proof] if old_size.bit_count() == 1 else list(proof)
-    node, last = old_size - 1, new_size - 1
-    while node & 1:
-        node, last = node >> 1, last >> 1
-    old, new = _replay(path, node, last)
-    if not (hmac.compare_digest(old, old_root) and hmac.compare_digest(new, new_root)):
-        raise _unproved("P-consistency")
-
-
-def _replay(path: Sequence[bytes], node: int, last: int) -> tuple[bytes, bytes]:
-    """Return the roots of the old and the new tree that a consistency path leads to."""
-    if not path:
-        raise _unproved("P-consistency")
-    old = new = path[0]
-    for sibling in path[1:]:
-        if last == 0:
-            raise _unproved("P-consistency")
-        if node & 1 or node == last:
-            old, new = node_hash(sibling, old), node_hash(sibling, new)
-            node, last = _up_to_right_child(node, last)
-        else:
-            new = node_hash(new, sibling)
-        node, last = node >> 1, last >> 1
-    if last:
-        raise _unproved("P-consistency")
-    return old, new
-
-
-def _verify_trivial(root_hash: bytes, expected: bytes, proof: Sequence[bytes]) -> None:
-    if proof or not hmac.compare_digest(root_hash, expected):
-        raise _unproved("P-consistency")
-
-
-def _up_to_right_child(node: int, last: int) -> tuple[int, int]:
-    """Climb while the node is a left child without a sibling: such a node is its parent."""
-    while node and not node & 1:
-        node, last = node >> 1, last >> 1
-    return node, last
-
-
-def _subproof(leaves: Sequence[bytes], old_size: int, *, whole: bool) -> tuple[bytes, ...]:
-    """Return SUBPROOF(m, D[n], b) of RFC 6962 2.1.2."""
-    if old_size == len(leaves):
-        return () if whole else (root(leaves),)
-    split = _split(len(leaves))
-    if old_size <= split:
-        return (*_subproof(leaves[:split], old_size, whole=whole), root(leaves[split:]))
-    return (*_subproof(leaves[split:], old_size - split, whole=False), root(leaves[:split]))
-
-
-def _split(size: int) -> int:
-    """Return the largest power of two below a size of at least 2."""
-    return 1 << (size - 1).bit_length() - 1
-
-
-def _unproved(rule: str) -> ProofError:
-    return ProofError(rule, RULES[rule], fix="Stop, keep a copy, and compare with checkpoints kept elsewhere")
-
-
 # ------------------------------------------------------------------------------------------------- checking stored rows
 
 RULES: Mapping[str, str] = MappingProxyType(
@@ -395,8 +226,6 @@ RULES: Mapping[str, str] = MappingProxyType(
         "L-leaf": "a leaf is not of a format that this code knows",
         "L-half": "only one of body and salt was erased",
         "L-body": "a body is not the one that its leaf commits to",
-        "P-inclusion": "the record is not in the tree of that root",
-        "P-consistency": "the newer tree does not contain the older one unchanged",
     },
 )
 """What a log can be found to be, by rule id (docs/reference/audit.md)."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from benteng.audit import Frontier, verify_page
+from benteng.audit import verify_page
+from benteng.merkle import Frontier
 from benteng.lifecycle import ENTRY, TRANSITIONS, OperationState, QuarantineReason, State
 from benteng.policy import Tier
 from benteng.store.contract import Operator

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from benteng.audit import Findings, Frontier, verify_page
+from benteng.audit import Findings, verify_page
+from benteng.merkle import Frontier
 from benteng.ops.cli.options import auditor, json_lines_option, json_option
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.log import PAGE, last, pages

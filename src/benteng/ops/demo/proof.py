@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 
-from benteng.audit import Frontier, verify_page
+from benteng.audit import verify_page
+from benteng.merkle import Frontier
 from benteng.job import sha256_hex
 from benteng.lifecycle import TRANSITIONS, State
 from benteng.ops.demo.report import Step

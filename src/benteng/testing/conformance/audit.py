@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benteng.audit import EVENTS, Event, Frontier, verify_page
+from benteng.audit import EVENTS, Event, verify_page
+from benteng.merkle import Frontier
 from benteng.decide import Disposition
 from benteng.errors import BentengError, NeedsAction
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
