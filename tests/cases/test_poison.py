@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.worker import bed
+from tests.worker.bed import Bed
 
 APPS = Path(__file__).parent / "apps"
 MANY = 150
@@ -24,12 +25,10 @@ def hungry(tmp_path_factory):
     module = importlib.util.module_from_spec(spec)
     sys.modules["hungry"] = module  # its annotations are resolved there
     spec.loader.exec_module(module)
-    made = bed.Bed(tmp_path_factory.mktemp("hungry"), module.app.registry)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bed, "APPS", APPS)
-        made.worker(app="hungry:app", concurrency=2).wait("ready")
-    yield made
-    made.close()
+    made = Bed(tmp_path_factory.mktemp("hungry"), module.app.registry)
+    with closing(made):
+        made.worker(app="hungry:app", cwd=APPS, concurrency=2).wait("ready")
+        yield made
 
 
 def test_job_without_measure_ends_and_the_others_go_on(hungry):
