@@ -132,6 +132,24 @@ def test_close_leaves_nothing(cluster):
     assert [[], []] == [watchdog.processes(home / "data") for home in homes]
 
 
+def test_a_killed_server_leaves_no_memory(cluster):
+    """Not the segment either by which a postmaster guards its data: those of a system are counted."""
+    server = cluster()
+    identifier = (server.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+    before = segments()
+
+    server.kill()
+    server.close()
+
+    assert identifier in before
+    assert identifier not in segments()
+
+
+def segments():
+    """The System V segments of this machine."""
+    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
 def test_a_killed_session_leaves_nothing():
     """The watchdog ends the server of a test session that was killed, and removes its files."""
     need(servers.why_no_cluster())

@@ -10,6 +10,7 @@ directory), and removes HOME. Standard library only; runs as a file.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import shutil
@@ -29,13 +30,22 @@ def main(session: int, home: Path) -> None:
 
 
 def end(data: Path) -> None:
-    """Kill every process of the cluster in `data`, and wait until they are gone."""
+    """Kill every process of the cluster in `data`, wait until they are gone, and free the lock they leave in memory."""
     for pid in processes(data):
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
             os.kill(pid, signal.SIGKILL)
             select.select([handle], [], [], 10)
             os.close(handle)
+
+    _free_segment(data / "postmaster.pid")
+
+
+def _free_segment(pid_file: Path) -> None:
+    """Remove the System V segment by which a postmaster guards its directory; a killed one cannot do it itself."""
+    with contextlib.suppress(OSError, IndexError, ValueError):  # no file: it ended as it should
+        identifier = int(pid_file.read_text().splitlines()[6].split()[1])
+        ctypes.CDLL(None).shmctl(identifier, 0, None)  # IPC_RMID
 
 
 def processes(data: Path) -> list[int]:
