@@ -116,7 +116,11 @@ class Proxy:
         if isinstance(self._upstream, tuple):
             return socket.create_connection(self._upstream)
         server = socket.socket(socket.AF_UNIX)
-        server.connect(str(self._upstream))
+        try:
+            server.connect(str(self._upstream))
+        except OSError:
+            server.close()
+            raise
         return server
 
     def _pump(
