@@ -227,6 +227,22 @@ def test_failed_claim_does_not_undo_the_settlement(bench, owner):
     assert ["completed", "ready"] == bench.states(grant, job)
 
 
+def test_reclaim_leaves_a_settlement_under_way_alone(ledger, bench):
+    """A job whose settlement is not committed yet is not taken back, and the keeper does not wait for it (C17)."""
+    grant = bench.started()
+    bench.advance(31)
+    store = ledger.consumer()
+    store._connected().autocommit = False
+    settled = store.settle([settlement(grant)])
+
+    taken = bench.reclaim()
+    store._connected().commit()
+    bench.journal.settled(settled)
+
+    assert ([State.COMPLETED], []) == ([each.state for each in settled], taken)
+    assert State.COMPLETED is bench.state(grant.job.id)
+
+
 def test_duplicate_waits_for_an_open_admission(ledger, bench, owner, raw):
     """While the first of two is not committed the second waits, and then gets the first one's receipt."""
     first, second = bench.job(MEDIUM, operation="a"), bench.job(MEDIUM, operation="a")
