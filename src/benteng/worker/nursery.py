@@ -156,7 +156,7 @@ class Nursery:
             raise wire.ProtocolError("more descriptors than messages")
 
     def adopt(self, cell: Cell, message: wire.Spawned) -> None:
-        """Take the pidfd of a new cell. Raises ProtocolError unless it means that child of the zygote."""
+        """Take the pidfd of a new cell. Raises ProtocolError, or EOFError, unless it means that child of the zygote."""
         if not self._descriptors:
             raise wire.ProtocolError("a cell without its pidfd")
         pidfd = self._descriptors.pop(0)
@@ -164,6 +164,8 @@ class Nursery:
         reaped = pid == -1
         if not reaped and (pid != message.pid or system.parent_of(pid) != self.pid):
             os.close(pidfd)
+            if self._process is None or self._process.poll() is not None:
+                raise EOFError  # it died meanwhile, and its cells have another parent
             raise wire.ProtocolError("a pidfd that is no cell of this zygote")
         cell.pid, cell.pidfd = message.pid, pidfd
 
