@@ -6,6 +6,7 @@ Every process is started by the command line, in a directory with its own benten
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import select
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 import psycopg
@@ -36,10 +38,34 @@ from tests.support.servers import Server
 
 T = TypeVar("T")
 Address = Callable[[str, str], str]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 20.0
 POLL_SECONDS = 0.1
+STEPS = Path(__file__).parent / "apps" / "steps.py"
+"""The application of most of these tests."""
 FACETS = ("producer", "consumer", "keeper", "operator", "auditor")
 COMMAND = (sys.executable, "-c", "import sys; from benteng.ops.cli import main; sys.exit(main())")
+
+
+def registry_of(path: Path) -> Registry:
+    """Return the registry of an application, as a producer that imports it has it."""
+    name = f"site_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name].app.registry
+
+
+def by_tcp(root: Path, password: str | None, host: str, port: int, **more: str) -> Address:
+    """Return addresses by TCP, where a password is asked for: it is in a file, and in no address."""
+    file = root / "pgpass"
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(f"*:*:*:*:{password}\n")
+    query = urlencode({"host": host, "port": port, "passfile": str(file), **more})
+    return lambda user, dbname: f"postgresql://{user}@/{dbname}?{query}"
 
 
 class Process:
@@ -247,10 +273,7 @@ class Site:
         shutil.copytree(self.home, home, symlinks=True)
         self._configure(home, dsns)
         variables = {name: value for name, value in os.environ.items() if not name.startswith("BENTENG_")}
-        passfile = self.root / "pgpass"
         variables |= {"EFFECTS": str(self.root / "effects"), "TMPDIR": str(self.root / "scratch"), **(environ or {})}
-        if passfile.exists():
-            variables["PGPASSFILE"] = str(passfile)
         process = Process((*prefix, *COMMAND, *arguments), home, variables)
         self.processes.append(process)
         return process
@@ -296,7 +319,7 @@ class Site:
                 if answer := done():
                     return answer
             if time.monotonic() > end:
-                raise AssertionError("\n".join(["it never came true", *(p.text[-2000:] for p in self._listened())]))
+                raise AssertionError(self._report())
             self._pause()
 
     def ended(self, job_id: str, seconds: float = PATIENCE_SECONDS) -> JobView:
@@ -304,6 +327,13 @@ class Site:
         ends = {"completed", "quarantined", "cancelled"}
         self.until(lambda: self.show(job_id).state in ends, seconds)
         return self.show(job_id)
+
+    def _report(self) -> str:
+        with self.superuser() as connection:
+            errors = connection.execute(
+                "select last_error from benteng.job where last_error <> '' union select error from benteng.quarantine"
+            ).fetchall()
+        return "\n".join(["it never came true", repr(errors), *(p.text[-2000:] for p in self._listened())])
 
     def _pause(self) -> None:
         streams = [each.descriptor for each in self.processes if each.process.poll() is None]

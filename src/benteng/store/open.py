@@ -45,12 +45,22 @@ def open_producer(dsn: str, *, environment: str = "dev", clock: Clock = system_c
     return SqliteProducer(_place(dsn, environment, clock))
 
 
-def open_consumer(dsn: str, pool: str, *, environment: str = "dev", clock: Clock = system_clock) -> Consumer:
-    """Open the facet of one worker of one pool."""
+def open_consumer(
+    dsn: str,
+    pool: str,
+    *,
+    environment: str = "dev",
+    clock: Clock = system_clock,
+    patience_seconds: float | None = None,
+) -> Consumer:
+    """Open the facet of one worker of one pool.
+
+    patience_seconds  how long a ledger on another host may keep a call waiting; None: as long as its login may take
+    """
     if is_postgres(dsn):
         from benteng.store.postgres.consumer import PostgresConsumer
 
-        return PostgresConsumer(_remote(dsn, environment), pool)
+        return PostgresConsumer(_remote(dsn, environment, patience_seconds), pool)
     from benteng.store.sqlite.consumer import SqliteConsumer
 
     return SqliteConsumer(_place(dsn, environment, clock), pool)
@@ -116,11 +126,11 @@ def credential_words(dsn: str) -> list[str]:
     return [dsn, *(unquote(word) for word in (parts.password, *named) if word)]
 
 
-def _remote(dsn: str, environment: str) -> RemotePlace:
+def _remote(dsn: str, environment: str, patience_seconds: float | None = None) -> RemotePlace:
     # The server's clock decides; the address says which login, and so which facet, the server knows the caller as.
     from benteng.store.postgres.connection import Place as Remote
 
-    return Remote(dsn, environment)
+    return Remote(dsn, environment, patience_seconds)
 
 
 def _place(dsn: str, environment: str, clock: Clock) -> Place:

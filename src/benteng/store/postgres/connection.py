@@ -15,6 +15,7 @@ import time
 import weakref
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from typing import Any
 
 import psycopg
@@ -24,6 +25,7 @@ from psycopg.rows import dict_row
 
 from benteng.errors import BentengError, FacetError, PolicyError, StoreError, StoreUnavailable
 from benteng.store.postgres import faults, wire
+from benteng.store.postgres.roles import LIMITS
 from benteng.store.postgres.session import Row, Session
 from benteng.store.postgres.wire import Param, Types
 from benteng.store.records import Facet
@@ -33,12 +35,11 @@ PROTOCOL = 1
 
 TRIES = 4
 CONNECT_SECONDS = 5
-PATIENCE_SECONDS = 30.0
-"""Longer than any statement_timeout of a verb that holds no lease (LIMITS in roles.py): the server gives up first."""
+PATIENCE_SECONDS = 5.0
+"""How much longer than its login's statement_timeout a call is waited for: the server gives up first, and says so."""
 
 READS = 4
 SETTINGS: dict[str, Any] = {
-    "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -59,12 +60,12 @@ where n.nspname = 'benteng_v1'
 class Place:
     """Where a ledger is, with the login in its address, and the environment that it must be of.
 
-    patience_seconds  how long one call may wait for its answer, repetitions included
+    patience_seconds  how long one call may wait for its answer, repetitions included; None: as long as the server may
     """
 
     dsn: str
     environment: str
-    patience_seconds: float = PATIENCE_SECONDS
+    patience_seconds: float | None = None
 
 
 class Ledger:
@@ -83,6 +84,8 @@ class Ledger:
         self._closed = False
         self._types = Types({})
         self._login = ""
+        self._patience_seconds = place.patience_seconds or LIMITS[self.facet].statement_seconds + PATIENCE_SECONDS
+        self._until = time.monotonic() + self._patience_seconds
         with self._lock:
             self._connected()
         _ALIVE.add(self)
@@ -115,7 +118,9 @@ class Ledger:
         """
         statement = _statement(verb, len(parameters))
         with self._lock:
+            self._until = time.monotonic() + self._patience_seconds
             for left in range(TRIES - 1, -1, -1):
+                left *= time.monotonic() < self._until  # noqa: PLW2901 - out of time is out of tries
                 try:
                     return self._ask(statement, parameters)
                 except StoreUnavailable:
@@ -137,7 +142,9 @@ class Ledger:
         return lost
 
     def _ask(self, statement: bytes, parameters: tuple[Param | None, ...]) -> list[Row]:
-        with self._connected().cursor(binary=True) as cursor:
+        session = self._connected()
+        session.until = self._until
+        with session.cursor(binary=True) as cursor:
             return cursor.execute(statement, parameters).fetchall()
 
     def _connected(self) -> Session:
@@ -159,6 +166,7 @@ class Ledger:
                 prepare_threshold=None,  # a transaction pooler may stand between
                 row_factory=dict_row,
                 application_name=f"benteng-{self.facet}",
+                connect_timeout=self._connect_seconds(),
                 **SETTINGS,
             )
         except psycopg.Error as error:
@@ -173,8 +181,13 @@ class Ledger:
             raise
         return connection
 
+    def _connect_seconds(self) -> int:
+        """Return libpq's limit for each address that a name has: at least its own least, 2 s."""
+        return max(2, min(CONNECT_SECONDS, ceil(self._until - time.monotonic())))
+
     def _recognise(self, connection: Session) -> None:
         wire.register(connection)
+        connection.until = self._until
         row = connection.execute("select * from benteng_v1.protocol()").fetchone()
         if row is None:
             raise StoreError("the ledger has no installation row. Run: benteng migrate up")
