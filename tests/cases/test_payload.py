@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.guard import CELL, Case, Door, judge
 from benteng.job import own_operation_key, sha256_hex
 from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import Tier
-from benteng.store.records import Admission, Disposal
-from benteng.testing.bench import settlement
+from benteng.store.records import Admission, Disposal, Query
+from benteng.testing.bench import quarantine, records, settlement
 from benteng.testing.ledger import LOW
 from benteng.verdict import Refuse
 from tests.guard_cases import case, evidence, job_type
@@ -107,6 +108,43 @@ def test_marker_is_made_by_who_unpickles(tmp_path):
     pickle.loads(pickle.dumps(Bomb(tmp_path / "owned")))  # noqa: S301 - our own bytes, to see that they act
 
     assert (tmp_path / "owned").exists()
+
+
+CANARY = "canary-7d1f"
+HOSTILE = '\r\n{"event":"completed"}\x1b[2J\u202e\x00'
+
+
+@pytest.mark.parametrize("state", [State.READY, State.HELD, State.RUNNING, State.COMPLETED, State.QUARANTINED])
+def test_no_list_shows_a_payload_in_any_state(bench, state):
+    """Wherever a job is, lists, status, receipts and records hold no byte of its payload (C97, C114)."""
+    payload = f'{{"x":"{CANARY}"}}'.encode()
+    entry = state if state in {State.HELD, State.QUARANTINED} else State.READY
+    job = bench.admitted(payload=payload, entry=entry)
+    if state in {State.RUNNING, State.COMPLETED}:
+        (grant,) = bench.claim()
+        if state is State.COMPLETED:
+            bench.settle(settlement(grant))
+
+    shown = repr(
+        (bench.operator.find(Query()), bench.producer.status([job.id]), bench.view(job.id).audit, bench.audit())
+    )
+
+    assert state is bench.state(job.id)
+    assert CANARY not in shown
+
+
+def test_no_record_holds_text_that_acts(bench):
+    """Names, reasons and errors that came with line breaks, escapes or bidi stand in the log as visible text (C116)."""
+    bench.admit(bench.job(actor="svc:a" + HOSTILE), bench.job(request_id=HOSTILE), bench.job(summary=HOSTILE))
+    grant = bench.started(priority=0)
+    bench.settle(quarantine(grant, rule=HOSTILE, error=HOSTILE))
+    bench.operator.discard([grant.job.id], HOSTILE)
+    bench.operator.tighten(Control(ControlScope.TYPE, HOSTILE, ControlMode.HALT, HOSTILE))
+
+    said = [text for record in records(bench.audit()) for text in record.values() if isinstance(text, str)]
+
+    assert any("u202e" in text for text in said)
+    assert [] == [text for text in said if not text.isprintable()]
 
 
 @pytest.mark.parametrize("column", ["tier", "refs", "operation_key", "payload_sha256", "type"])
