@@ -35,7 +35,7 @@ declare
   v_types     text[];
   v_halted    text[];
   v_quotas    integer[];
-  v_want      integer := least(p_n, 1000);
+  v_want      integer := least(coalesce(p_n, 0), 1000);
   v_page      integer;
   v_ids       uuid[];
   v_keys      text[];

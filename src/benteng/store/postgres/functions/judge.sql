@@ -21,6 +21,11 @@ begin
   select
     i.ordinality::integer,
     case
+      when num_nulls(
+          i.type, i.tier, i.priority, i.available_at, i.expires_at, i.generation, i.origin, i.actor, i.request_id, i.payload,
+          i.payload_sha256, i.operation_key, i.envelope, i.policy_sha256, i.artifacts, i.targets, i.resources, i.summary,
+          i.entry, i.rule, i.reason, i.unfit) > 0
+        then 'S-format|suspicious|a field is missing'
       when i.unfit or i.id is null or i.type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,3}$'
         or i.operation_key !~ '^[0-9a-f]{64}$'
         then 'S-format|suspicious|id, type or operation key is not well formed'
@@ -37,11 +42,11 @@ begin
         then 'S-limit|suspicious|envelope or summary is too large'
       when cardinality(i.resources) > 16
         then 'S-resources||more than 16 resources. Fan out: one job each'
-      when i.resources <> array(select distinct u.k collate "C" from unnest(i.resources) u (k) order by 1)
-        or exists (select from unnest(i.resources) u (k) where u.k !~ '^[^:]+:.' or not benteng.is_name(u.k))
+      when i.resources is distinct from array(select distinct u.k collate "C" from unnest(i.resources) u (k) order by 1)
+        or exists (select from unnest(i.resources) u (k) where u.k is null or u.k !~ '^[^:]+:.' or not benteng.is_name(u.k))
         then 'S-resources|suspicious|resources are sorted, distinct `kind:value` keys'
       when cardinality(i.targets) + cardinality(i.artifacts) > 256 or cardinality(i.artifacts) % 2 <> 0
-        or exists (select from unnest(i.targets || i.artifacts) u (n) where not benteng.is_name(u.n))
+        or exists (select from unnest(i.targets || i.artifacts) u (n) where u.n is null or not benteng.is_name(u.n))
         then 'S-format|suspicious|targets or artifacts are too many or not well formed'
       when i.origin <> p_origins[i.ordinality]
         then 'S-origin|suspicious|the job names another origin than the one that asks'

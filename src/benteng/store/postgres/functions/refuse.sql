@@ -42,14 +42,14 @@ begin
     p_now,
     case n.rule when 'S-duplicate' then 'duplicate' when 'S-conflict' then 'conflict' else 'refused' end,
     case when n.number <= 20 then n.job_id end,
-    case when n.number <= 20 then left(n.type, 256) else n.kind_type end,
+    case when n.number <= 20 then left(coalesce(n.type, ''), 256) else n.kind_type end,
     case when n.number <= 20 then coalesce(n.fence, 0) else 0 end,
     n.origin,
     case when n.number <= 20 then left(coalesce(n.actor, ''), 256) else '' end,
     case when n.number <= 20 then left(coalesce(n.request_id, ''), 256) else '' end,
     case when n.number <= 20 and n.operation_key ~ '^[0-9a-f]{64}$' then decode(n.operation_key, 'hex') end,
     case when n.number <= 20 and n.payload_sha256 ~ '^[0-9a-f]{64}$' then decode(n.payload_sha256, 'hex') end,
-    case when n.number <= 20 then left(n.rule, 256) else n.kind_rule end,
+    case when n.number <= 20 then left(coalesce(n.rule, '?'), 256) else n.kind_rule end,
     case when n.number <= 20 then left(coalesce(n.reason, ''), 512) else '' end,
     case when n.number <= 20 then left(coalesce(n.detail, ''), 512) else 'more in this minute are only counted' end
   from numbered n

@@ -179,7 +179,8 @@ create table benteng.quarantine (
   seq            bigint not null,
   reason         text not null check (reason in (
     'refused', 'permanent', 'suspicious', 'exhausted', 'crashed', 'expired', 'revoked', 'undecodable', 'diverted', 'uncertain')),
-  classified     text not null default '',                   -- reason as a person sees it
+  classified     text not null default '' check (classified in (     -- reason as a person sees it
+    '', 'refused', 'permanent', 'suspicious', 'exhausted', 'crashed', 'expired', 'revoked', 'undecodable', 'diverted')),
   rule           text not null,
   error          text not null,
   at             timestamptz not null,

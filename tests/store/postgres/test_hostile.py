@@ -1,0 +1,150 @@
+"""A stolen login: whoever has one may call its verbs with any values, past every check of the client."""
+
+from __future__ import annotations
+
+import pytest
+
+from benteng.errors import BentengError, StoreError
+from benteng.lifecycle import State
+from benteng.store.postgres import wire
+from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, REFUSAL, SETTLEMENT, TEXT, UUID
+from benteng.store.records import Query
+from benteng.testing.bench import proof, settlement
+from benteng.testing.ledger import ACCEPTS, LOW, PARENT
+
+NOTHING = "01890000-0000-7000-8000-000000000000"
+
+
+def admit(store, *entrances):
+    """Call the verb with rows as they are given."""
+    return store.call("admit", store._types.many(ENTRANCE, entrances), store._types.many(REFUSAL, []))
+
+
+def settle(store, settlements, heirs):
+    """Call the verb with successors as they are given."""
+    ended = store._types.many(SETTLEMENT, map(wire.settlement, settlements))
+    return store.call("settle", ended, store._types.many(ENTRANCE, heirs), BOOL(False))
+
+
+def test_producer_cannot_name_a_parent(bench):
+    """Only a completing commit makes a successor: a job that says so itself is refused alone."""
+    parent, job, good = bench.admitted(), bench.job(), bench.job()
+
+    found = admit(
+        bench.producer,
+        wire.entrance(job, State.READY, parent=parent.id),
+        wire.entrance(good, State.READY),
+    )
+
+    assert [("refused", "S-format"), ("admitted", "")] == [(row["disposal"], row["rule"]) for row in found]
+
+
+def test_successor_needs_the_proof_of_its_parent(bench):
+    """A successor enters only with the completion of its parent in the same call, proven by fence and token."""
+    parent, other = bench.started(PARENT, operation="1"), bench.started(PARENT, operation="2")
+    heirs = [bench.job(LOW) for _ in range(3)]
+    rows = [
+        wire.entrance(heirs[0], State.READY, parent=parent.job.id),
+        wire.entrance(heirs[1], State.READY, parent=other.job.id),
+        wire.entrance(heirs[2], State.READY, parent=NOTHING),
+    ]
+
+    settle(bench.consumer, [settlement(parent)], rows)
+    bench.journal.completed.append(parent.job.id)
+
+    assert [True, False, False] == [bench.operator.show(job.id) is not None for job in heirs]
+
+
+def test_missing_values_store_nothing(bench):
+    """Null for any argument is an error, or does nothing; it never means all."""
+    waiting, grant = bench.admitted(priority=9), bench.started(priority=0)
+    before = bench.audit()
+
+    for store, verb, parameters in [
+        (bench.producer, "admit", (None, None)),
+        (bench.producer, "cancel", (None, None)),
+        (bench.consumer, "claim", (None, TEXT.many(ACCEPTS), None)),
+        (bench.consumer, "claim", (INT8(5), None, None)),
+        (bench.consumer, "settle", (None, None, None)),
+        (bench.consumer, "turn", (None, None, None, TEXT.many(ACCEPTS), None)),
+        (bench.consumer, "extend", (None, None, None, None)),
+        (bench.operator, "discard", (None, TEXT("r"), None)),
+        (bench.operator, "release", (None, TEXT("r"))),
+    ]:
+        assert [] == store.call(verb, *parameters), verb
+    assert before == bench.audit()
+    assert ["ready", "running"] == bench.states(waiting, grant)
+
+
+def test_missing_fields_store_nothing(bench):
+    """A job without a field is no job, whichever it is: refused alone, and nothing of it stays."""
+    fields = list(wire.entrance(bench.job(), State.READY))
+    required = [place for place, name in enumerate(ENTRANCE.fields) if name != "parent"]
+    rows = [[None if at == missing else value for at, value in enumerate(fields)] for missing in required]
+
+    found = [admit(bench.producer, row)[0] for row in rows]
+
+    assert [("refused", "S-format")] * len(required) == [(row["disposal"], row["rule"]) for row in found]
+    assert 0 == len(bench.operator.find(Query()).lines)
+
+
+def test_unknown_disposition_settles_nothing(bench):
+    """A word that the verb does not know ends nothing."""
+    grant = bench.started()
+    fields = list(wire.settlement(settlement(grant)))
+    fields[3] = "vanish"
+
+    with pytest.raises(StoreError):
+        bench.consumer.call(
+            "settle",
+            bench.consumer._types.many(SETTLEMENT, [fields]),
+            bench.consumer._types.many(ENTRANCE, []),
+            BOOL(False),
+        )
+
+    assert State.RUNNING is bench.state(grant.job.id)
+
+
+def test_arrays_of_different_lengths_prove_nothing(bench):
+    """A fence without its token is no proof."""
+    grant = bench.started()
+    bench.advance(10)
+    until = bench.view(grant.job.id).lease_until
+    proven = proof(grant)
+
+    found = bench.consumer.call(
+        "extend", wire.ids([proven.job_id]), INT8.many([proven.fence]), TEXT.many([]), TEXT.many([])
+    )
+
+    assert [True] == [row["lost"] for row in found]
+    assert until == bench.view(grant.job.id).lease_until
+
+
+@pytest.mark.parametrize("verb", ["admit", "settle", "extend", "evidence"])
+def test_batches_are_bounded_in_the_verb(bench, verb):
+    """The client's bound is the verb's bound too."""
+    many = range(1_001)
+    store = bench.producer if verb in {"admit", "evidence"} else bench.consumer
+    types = store._types
+    parameters = {
+        "admit": lambda: (types.many(ENTRANCE, []), types.many(REFUSAL, [[None] * 11 for _ in many])),
+        "settle": lambda: (types.many(SETTLEMENT, [[None] * 11 for _ in many]), types.many(ENTRANCE, []), BOOL(False)),
+        "extend": lambda: (UUID.many([None] * 1_001), *(kind.many([]) for kind in (INT8, TEXT, TEXT))),
+        "evidence": lambda: (types.many(wire.QUESTION, [[None] * 5 for _ in many]),),
+    }[verb]()
+
+    with pytest.raises(BentengError):
+        store.call(verb, *parameters)
+
+
+def test_queue_depth_is_bounded(bench, owner):
+    """An origin with too many waiting jobs is refused with S-depth; a duplicate still gets its receipt."""
+    (text,) = owner.execute("select pg_get_functiondef('benteng.full_origins'::regproc)").fetchone()
+    owner.execute(text.replace("100000", "3").encode())
+    jobs = [bench.admitted(operation=str(number)) for number in range(3)]
+
+    new, again = bench.admit(bench.job(), bench.job(LOW, operation="0"))
+
+    assert ("S-depth", jobs[0].id) == (new.rule, again.job_id)
+    bench.producer.cancel([jobs[2].id], "a reason")
+    bench.admitted()
