@@ -12,7 +12,7 @@ from benteng.job import ArtifactRef, Refs
 from benteng.lifecycle import QuarantineReason, State
 from benteng.store.records import Replay
 from benteng.testing.bench import quarantine
-from benteng.testing.ledger import HIGH, MEDIUM, POOL
+from benteng.testing.ledger import HIGH, LOW, MEDIUM, POOL, type_row
 from tests.guard_cases import DIGEST
 
 
@@ -50,6 +50,17 @@ def test_nobody_alone_replays_high(prod):
         prod.replay(grant.job)
 
     assert State.QUARANTINED is prod.state(grant.job.id)
+
+
+def test_nobody_alone_releases_high(prod):
+    """In `prod` one person's agreement lets no held HIGH job go on, nor the others of that call."""
+    prod.operator.apply_types([type_row(LOW)], "a reason")
+    low, high = prod.admitted(LOW, entry=State.HELD), prod.admitted(HIGH, operation="1", entry=State.HELD)
+
+    with pytest.raises(NeedsAction):
+        prod.operator.release([low.id, high.id], "a reason")
+
+    assert ["held", "held"] == prod.states(low, high)
 
 
 @pytest.mark.parametrize("entry", [State.RUNNING, State.BLOCKED, State.COMPLETED, State.QUARANTINED])
