@@ -55,6 +55,7 @@ poll_seconds = 0.2
 [pool.{pool}]
 concurrency = {concurrency}
 env = ["CHAOS_JOURNAL", "CHAOS_WORK_SECONDS", "CHAOS_DIES_PERCENT"]
+write = ["{journal}"]
 drain_seconds = 5.0
 """
 
@@ -171,8 +172,10 @@ def furnish(options: argparse.Namespace, root: Path) -> Path:
     generate(home / ".benteng", origin=f"os:{os.getuid()}", now=system_clock())
     dsn = f"sqlite:///{root / 'ledger' / 'benteng.db'}"
     settings = home / "benteng.toml"
-    settings.write_text(SETTINGS.format(dsn=dsn, pool=POOL, concurrency=options.concurrency))
+    journal = root / "journal.jsonl"
+    settings.write_text(SETTINGS.format(dsn=dsn, pool=POOL, concurrency=options.concurrency, journal=journal))
     settings.chmod(0o600)
+    journal.touch()  # what cells write must be there when they are shut in
     shutil.copy(Path(__file__).with_name("chaos_jobs.py"), home)
     return home
 

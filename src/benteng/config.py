@@ -52,6 +52,9 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     concurrency          attempts at the same time
     start                "fork" a cell from the zygote, or "exec" each one (for code that starts threads at import)
     env                  names of environment variables that handlers may see; never secrets
+    uid, gid             whom zygote and cells become when the worker is root
+    read, write          full paths that MEDIUM and HIGH cells may read, or write, beside what all may
+    waive                layers of isolation that `dev` does without; `prod` refuses MEDIUM and HIGH then
     drain_seconds        how long running attempts may finish after SIGTERM
     dsn                  the store's address with this pool's own login; empty: that of the consumer
     """
@@ -59,6 +62,11 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     concurrency: int = 4
     start: str = "fork"
     env: tuple[str, ...] = ()
+    uid: int | None = None
+    gid: int | None = None
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    waive: frozenset[str] = frozenset()
     drain_seconds: float = 10.0
     dsn: str = ""
 

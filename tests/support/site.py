@@ -286,6 +286,7 @@ class Site:
             *(f'{facet} = "{dsn}"' for facet, dsn in dsns.items()),
             "[pool.default]",
             'env = ["EFFECTS"]',
+            f'write = ["{self.root / "effects"}", "{self.root / "go"}"]',
             "drain_seconds = 2.0",
         ]
         file = home / "benteng.toml"

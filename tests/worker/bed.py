@@ -195,7 +195,7 @@ class Bed:
             "dsn": self.dsn,
             "app": app,
             "lock": str(self.root / "benteng.lock"),
-            "pool": {"env": ["EFFECTS"]} | pool,
+            "pool": {"env": ["EFFECTS"], "write": [str(self.root / "effects"), str(self.root / "go")]} | pool,
             "keeper": keeper,
             "artifacts": str(self.root / "artifacts"),
             "trust": str(self.root / "keys" / "trust.toml"),

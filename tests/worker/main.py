@@ -24,7 +24,16 @@ def main() -> int:
         dsn=wanted["dsn"],
         app=wanted["app"],
         lock=lockfile.read(Path(wanted["lock"])),
-        pool=Pool(**pool | {"start": Start(pool.get("start", "fork")), "env": tuple(pool.get("env", ()))}),
+        pool=Pool(
+            **pool
+            | {
+                "start": Start(pool.get("start", "fork")),
+                "env": tuple(pool.get("env", ())),
+                "read": tuple(pool.get("read", ())),
+                "write": tuple(pool.get("write", ())),
+                "waive": frozenset(pool.get("waive", ())),
+            }
+        ),
         keeper=wanted["keeper"],
         artifact_dir=Path(wanted["artifacts"]),
         trust_path=Path(wanted["trust"]),

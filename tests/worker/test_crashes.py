@@ -87,7 +87,7 @@ def test_a_killed_worker_is_recovered_by_lease(bed):
 
 def test_a_dead_supervisor_takes_everything_with_it(bed):
     """SIGKILL of the supervisor alone: zygote, cell and what the handler started are gone within 2 s (F2)."""
-    worker = bed.worker(keeper=False)
+    worker = bed.worker(keeper=False, waive=["seccomp", "landlock_files"])
     bed.enqueue("leak.block@1", name="a")
     seen = bed.effect("leak-block")
     pids = [worker.zygote(), int(field(seen, "pid")), int(field(seen, "child"))]
@@ -115,7 +115,7 @@ def test_a_dead_zygote_is_replaced(bed):
 @pytest.mark.parametrize("name", ["daemon@1"])
 def test_nothing_of_a_job_outlives_it(bed, name):
     """Neither a child that left its group nor one that lost its parent is there 2 s later (cases.md C106, F8)."""
-    bed.worker()
+    bed.worker(waive=["seccomp", "landlock_files"])
     job = bed.enqueue(name, name="d", host="web-1")
 
     assert "completed" == bed.ended(job).state
@@ -125,7 +125,7 @@ def test_nothing_of_a_job_outlives_it(bed, name):
 
 def test_a_serial_cell_with_leftovers_is_not_used_again(bed):
     """A child process of one attempt must not live beside the next one."""
-    bed.worker(concurrency=1)
+    bed.worker(concurrency=1, waive=["seccomp", "landlock_files"])
     first = bed.ended(bed.enqueue("leak@1", name="a"))
     second = bed.ended(bed.enqueue("leak@1", name="b"))
 

@@ -383,7 +383,7 @@ def _verified_copy(source: Path, target: Path, sha256: str) -> Path:
     if target.exists():
         target.unlink()
     with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as reader:
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
         with os.fdopen(handle, "wb") as writer:
             while chunk := reader.read(COPY_BYTES):
                 digest.update(chunk)
@@ -391,5 +391,4 @@ def _verified_copy(source: Path, target: Path, sha256: str) -> Path:
     if digest.hexdigest() != sha256:
         target.unlink()
         raise raised.Suspicious(f"the bytes of artifact {sha256[:8]}… are not what the job names")
-    target.chmod(0o400)
     return target

@@ -20,23 +20,38 @@ from typing import NoReturn
 from benteng.task import Registry
 from benteng.worker import wide, wire
 from benteng.worker.attempt import Attempt, Mouth, Stopped, Workshop, current
-from benteng.worker.pool import Kind
-from benteng.worker.sandbox import Spec, basic, system
-from benteng.worker.wire import Inbox, Line, Spawn
+from benteng.worker.pool import TIERS, Kind, Start
+from benteng.worker.sandbox import Spec, basic, linux, roots, system
+from benteng.worker.wire import Configure, Inbox, Line, Spawn
 
 CRASH_STATUS = 70
 
 
-def live(spawn: Spawn, keep: int, parent: int, artifacts: str, load: Callable[[], Registry]) -> NoReturn:
+def live(spawn: Spawn, keep: int, parent: int, configure: Configure, load: Callable[[], Registry]) -> NoReturn:
     """Be a cell until the line ends. Never returns into the zygote's code, whatever happens."""
     try:
         layers = basic.enter(Spec(parent, keep, spawn.limits, spawn.width, spawn.scratch))
+        if spawn.kind is not Kind.WIDE:
+            layers += linux.enter_job(walls_of(configure), TIERS[spawn.kind], spawn.scratch)
         if spawn.kind is Kind.WIDE:
             system.few_arenas()
-        _work(spawn, layers, artifacts, load)
+        _work(spawn, layers, configure.artifacts, load)
     except BaseException:  # noqa: BLE001 - a forked copy of the zygote must end here
         os._exit(CRASH_STATUS)
     os._exit(0)
+
+
+def walls_of(configure: Configure) -> linux.Walls:
+    """Return what this pool's processes may touch."""
+    return linux.Walls(
+        read=roots.readable(configure.read),
+        listed=configure.listed,
+        write=configure.write,
+        scratch=configure.scratch,
+        own_uid=configure.own_uid,
+        execute=sys.executable if configure.start is Start.EXEC else "",
+        waive=configure.waive,
+    )
 
 
 def _work(spawn: Spawn, layers: tuple[str, ...], artifacts: str, load: Callable[[], Registry]) -> None:

@@ -39,6 +39,7 @@ class CellState(StrEnum):
 class Cell:
     """One child. `line` is our end; pid 0 until the zygote said that it runs.
 
+    layers  what it said is in force when it said Hello; None before
     ours  we killed it for the sake of the flight in `culprit` (None: of all): its other residents are not to blame
     """
 
@@ -51,6 +52,7 @@ class Cell:
     pidfd: int = -1
     flights: dict[int, Flight] = field(default_factory=dict[int, Flight])
     jobs: int = 0
+    layers: frozenset[str] | None = None
     distrusted: bool = False
     ours: bool = False
     inbox: Inbox = field(default_factory=lambda: Inbox(Line.CELL_BORN))

@@ -19,8 +19,10 @@ from benteng.errors import KeyringError, PolicyError, StoreError, StoreUnavailab
 from benteng.keyring import TrustRoots, load_trust
 from benteng.policy import TypePolicy, pending_for
 from benteng.redact import clean_line
+from benteng.store.contract import Consumer
 from benteng.store.open import credential_files, credential_words, is_postgres, open_consumer
 from benteng.store.records import WorkerFacts
+from benteng.worker import isolation
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.keeper_child import KeeperChild
 from benteng.worker.nursery import Nest
@@ -31,6 +33,9 @@ from benteng.worker.supervisor import INTERNAL, REFUSED, UNAVAILABLE, Plan, Supe
 from benteng.worker.yard import Means, Say
 
 VERSION = "0.1.0"
+PATIENCE_SECONDS_MIN = 1.0
+"""The store may take so long to answer, also under leases that are shorter than six of these: their cells' guards do
+not depend on it."""
 
 
 def say_to_stderr(event: str, /, **fields: object) -> None:
@@ -96,9 +101,7 @@ def _run(settings: WorkerSettings) -> int:
     system.hide()
     system.adopt_orphans()
     with ExitStack() as stack:
-        store = stack.enter_context(
-            closing(open_consumer(settings.dsn, settings.pool.name, environment=settings.environment))
-        )
+        store = stack.enter_context(closing(_consumer(settings)))
         scratch = Scratch(settings.scratch_parent, _owner(settings.pool))
         tend = _keeper(settings, stack)
         rng = SystemRandom()
@@ -106,6 +109,13 @@ def _run(settings: WorkerSettings) -> int:
         trust = TrustRoots({}) if settings.trust_path is None else load_trust(settings.trust_path)
         judge, settler = Judge(settings.lock, trust), Settler(settings.lock, rng)
         return Supervisor(_plan(settings, tend), store, judge, settler, means).run()
+
+
+def _consumer(settings: WorkerSettings) -> Consumer:
+    """Open the store. A call that is asked again after a lost answer must not outlive a third of a lease."""
+    beat = min(policy.limits.lease_seconds for policy in settings.types.values()) / 3
+    patience = max(PATIENCE_SECONDS_MIN, beat / 2)
+    return open_consumer(settings.dsn, settings.pool.name, environment=settings.environment, patience_seconds=patience)
 
 
 def check(settings: WorkerSettings) -> None:
@@ -116,6 +126,7 @@ def check(settings: WorkerSettings) -> None:
     _check_roots(settings)
     _check_environment(settings)
     _check_pending(settings)
+    isolation.check(_site(settings), settings.say)
     if os.getuid() == 0 and settings.pool.uid is None:
         text = "the worker runs as root: handlers can read the store. Set uid and gid of the pool, or use another user"
         settings.say("warning", rule="W-root", why=text)
@@ -130,6 +141,22 @@ def _check_roots(settings: WorkerSettings) -> None:
             text = "what opens the store (its file, a password file or key) lies in a directory that cells may read"
             fix = "move it, for example to the default place in the state directory, or to ~/.pgpass"
             raise PolicyError("W-roots", text, fix=fix)
+
+
+def _site(settings: WorkerSettings) -> isolation.Site:
+    return isolation.Site(
+        pool=settings.pool,
+        tiers=frozenset(policy.tier for policy in settings.types.values()),
+        dev=settings.environment == "dev",
+        read=() if settings.artifact_dir is None else (str(settings.artifact_dir),),
+        secrets=_secrets(settings),
+    )
+
+
+def _secrets(settings: WorkerSettings) -> tuple[Path, ...]:
+    """Return what no cell may read: what opens the store, and the directory of the keys."""
+    keys = () if settings.trust_path is None else (settings.trust_path.parent,)
+    return (*credential_files(settings.dsn), *keys)
 
 
 def _check_environment(settings: WorkerSettings) -> None:
@@ -172,7 +199,17 @@ def _nobody(now: float) -> frozenset[int]:
 def _nest(settings: WorkerSettings, home: str) -> Nest:
     paths = tuple(str(path.resolve()) for path in (settings.cwd, *settings.paths))
     artifacts = "" if settings.artifact_dir is None else str(settings.artifact_dir.resolve())
-    return Nest(settings.pool, settings.app, paths, paths[0], home, artifacts)
+    tiers = [policy.tier for policy in settings.types.values()]
+    return Nest(
+        pool=settings.pool,
+        app=settings.app,
+        paths=paths,
+        cwd=paths[0],
+        home=home,
+        artifacts=artifacts,
+        shut=isolation.shut(tiers),
+        secrets=_secrets(settings),
+    )
 
 
 def _owner(pool: Pool) -> tuple[int, int] | None:

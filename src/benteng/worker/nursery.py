@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from benteng.worker import wire
 from benteng.worker.cells import Cell
 from benteng.worker.pool import Pool
 from benteng.worker.program import program
-from benteng.worker.sandbox import system
+from benteng.worker.sandbox import roots, system
 from benteng.worker.wire import Configure, Inbox, Line, Outbox
 
 DESCRIPTORS_MAX = 16
@@ -43,7 +44,9 @@ class Nest:
     """What a pool's zygote is started with.
 
     app    `module:attribute`;  paths: directories that are put first on sys.path;  cwd: where it is imported
-    home   HOME and TMPDIR at import;  artifacts: directory of artifact files, "" for none
+    home   HOME and TMPDIR at import, and where the cells' scratch is;  artifacts: directory of artifact files, or ""
+    secrets  what no cell may read, also if it lies among the app's files
+    shut   no type of the pool is LOW: the zygote is shut in before it imports the app
     """
 
     pool: Pool
@@ -52,6 +55,8 @@ class Nest:
     cwd: str
     home: str
     artifacts: str
+    shut: bool = False
+    secrets: tuple[Path, ...] = ()
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the zygote's environment."""
@@ -60,6 +65,7 @@ class Nest:
     def configure(self) -> Configure:
         """Return what the zygote is told."""
         pool = self.pool
+        listed, readable = roots.application(self.paths, self.secrets)
         return Configure(
             parent=os.getpid(),
             app=self.app,
@@ -69,6 +75,13 @@ class Nest:
             artifacts=self.artifacts,
             uid=pool.uid,
             gid=pool.gid,
+            scratch=self.home,
+            read=(*readable, *((self.artifacts,) if self.artifacts else ()), *pool.read),
+            listed=listed,
+            write=pool.write,
+            waive=pool.waive,
+            shut=self.shut,
+            own_uid=pool.uid is not None and os.getuid() == 0,
         )
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from benteng.errors import PolicyError
 from benteng.policy import POOL_DEFAULT, Tier
+from benteng.worker.sandbox import layers
 
 CONCURRENCY_MAX = 1_000
 JOBS_PER_CELL = 100
@@ -43,6 +44,7 @@ class Kind(StrEnum):
 
 
 KINDS: Mapping[Tier, Kind] = {Tier.LOW: Kind.WIDE, Tier.MEDIUM: Kind.SERIAL, Tier.HIGH: Kind.SINGLE}
+TIERS: Mapping[Kind, Tier] = {kind: tier for tier, kind in KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Pool:
 
     concurrency       attempts at the same time, all tiers together
     env               names of variables that handlers see, beside ENV_ALWAYS; never secrets
+    read, write       what cells of MEDIUM and HIGH may read, and what they may write, beside what all may: full paths
+    waive             layers that are not put in force, for `dev` alone: MEDIUM and HIGH jobs are not contained then
     uid, gid          whom zygote and cells become when the worker is root; None: nobody else
     drain_seconds     how long running attempts may finish after SIGTERM
     import_seconds    how long the app may take to import
@@ -61,6 +65,9 @@ class Pool:
     concurrency: int = 4
     start: Start = Start.FORK
     env: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    waive: frozenset[str] = frozenset()
     uid: int | None = None
     gid: int | None = None
     drain_seconds: float = 10.0
@@ -72,6 +79,13 @@ class Pool:
             raise PolicyError("W-concurrency", f"pool {self.name}: concurrency is 1 to {CONCURRENCY_MAX}")
         if self.uid == 0 or (self.uid is None) != (self.gid is None):
             raise PolicyError("W-uid", f"pool {self.name}: uid and gid are set together, and are not root")
+        for path in (*self.read, *self.write):
+            if not path.startswith("/") or path.strip("/") == "":
+                raise PolicyError("W-paths", f"pool {self.name}: read and write name full paths, and not the root")
+        unknown = self.waive - layers.WAIVABLE.keys()
+        if unknown:
+            fix = f"these can be waived: {', '.join(sorted(layers.WAIVABLE))}"
+            raise PolicyError("W-waive", f"pool {self.name}: {len(unknown)} layer(s) cannot be waived", fix=fix)
         for name in self.env:
             if _CREDENTIAL.search(name):
                 fix = "give handlers what they need without a credential in the environment"

@@ -149,7 +149,10 @@ class Log(_Message, frozen=True, tag=True):
 
 
 class Configure(_Message, frozen=True, tag=True):
-    """The first thing a zygote hears: what to import, as whom. Holds nothing of the store."""
+    """The first thing a zygote hears: what to import, as whom, and shut in by what. Holds nothing of the store.
+
+    shut: the zygote itself is shut in, before the import; cells of MEDIUM and HIGH are in any case.
+    """
 
     parent: int
     app: str
@@ -159,6 +162,13 @@ class Configure(_Message, frozen=True, tag=True):
     artifacts: str
     uid: int | None = None
     gid: int | None = None
+    scratch: str = ""
+    read: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    waive: frozenset[str] = frozenset()
+    shut: bool = False
+    own_uid: bool = False
 
 
 class Spawn(_Message, frozen=True, tag=True):

@@ -19,19 +19,16 @@ from itertools import count
 from random import Random
 from typing import Any, Protocol
 
-from benteng.outcome import Completed, Lost, Unstarted
+from benteng.outcome import Completed, Lost, Suspicious, Unstarted
 from benteng.policy import Limits, Tier, TypePolicy
 from benteng.redact import clean_line, patterns
-from benteng.worker import wire
+from benteng.worker import isolation, wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
 from benteng.worker.nursery import Nest, Nursery, NurseryState
-from benteng.worker.pool import KINDS, Kind, Pool
+from benteng.worker.pool import KINDS, TIERS, Kind, Pool
 from benteng.worker.sandbox import system
 from benteng.worker.scratch import Scratch
-
-LAYERS = frozenset({"group", "descriptors", "rlimits", "no_new_privs", "parent"})
-"""What a cell must say is in force before it gets work."""
 
 BIRTH_SECONDS_MAX = 60.0
 DEATH_SECONDS_MAX = 10.0
@@ -306,10 +303,8 @@ class Yard:
     def _take(self, cell: Cell, message: Any, tail: bytes, now: float) -> None:
         match message:
             case wire.Hello(layers):
-                if not set(layers) >= LAYERS:
-                    raise wire.ProtocolError("a cell without its sandbox")
-                cell.hello()
-                self._since.pop(cell.number, None)
+                cell.layers = frozenset(layers)
+                self._let_work(cell)
             case wire.Started(handles):
                 for handle in handles:
                     _start(cell.flight(handle))
@@ -325,6 +320,19 @@ class Yard:
                 raise wire.ProtocolError("not for a supervisor")
         if tail and not isinstance(message, wire.Ended):
             raise wire.ProtocolError("a tail that nothing asks for")
+
+    def _let_work(self, cell: Cell) -> None:
+        """Give work to a cell that said Hello and is known by its pid, if it has every layer that its tier requires.
+
+        What can be seen from here counts only if it is seen. Raises ProtocolError.
+        """
+        if cell.layers is None or not cell.pid:
+            return
+        lacking = isolation.lacking(TIERS[cell.lane.kind], cell.layers, cell.pid, self._means.nest.pool.waive)
+        if lacking:
+            raise wire.ProtocolError(f"a cell without {', '.join(lacking)}")
+        cell.hello()
+        self._since.pop(cell.number, None)
 
     def _landed(self, cell: Cell, flight: Flight, now: float) -> None:
         del cell.flights[flight.handle], self._where[flight.handle]
@@ -387,7 +395,16 @@ class Yard:
             self._selector.unregister(cell.line)
             cell.state = CellState.DYING
         self._last_words(cell, now)
+        if isolation.is_violation(message.status) and not cell.ours and cell.lane.kind is not Kind.WIDE:
+            self._accuse(cell)
         self._bury(cell, describe(message.status), now)
+
+    def _accuse(self, cell: Cell) -> None:
+        """The kernel ended it for a call that nothing makes by accident: what ran in it is suspicious, for certain."""
+        self._means.say("suspicious", cell=cell.number, pid=cell.pid, why=isolation.VIOLATION)
+        for flight in cell.flights.values():
+            if flight.started and flight.outcome is None:
+                flight.outcome = Suspicious(isolation.VIOLATION)
 
     def _last_words(self, cell: Cell, now: float) -> None:
         """Read what a dead cell had said completely: an end that was said counts."""
@@ -468,7 +485,11 @@ class Yard:
         self._nursery.adopt(cell, message)
         if cell.state is CellState.DYING:
             cell.signal(signal.SIGKILL)
-        del now
+            return
+        try:
+            self._let_work(cell)
+        except wire.ProtocolError as error:
+            self._distrust(cell, str(error), now)
 
     def _lose_zygote(self, why: str, now: float) -> None:
         """The zygote is gone or not to be trusted: no cell outlives it, and a new one is started later."""

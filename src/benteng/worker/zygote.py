@@ -15,7 +15,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -32,7 +32,7 @@ from benteng.worker import cell as cells
 from benteng.worker import loading, wire
 from benteng.worker.pool import Start
 from benteng.worker.program import program
-from benteng.worker.sandbox import basic, system
+from benteng.worker.sandbox import basic, capabilities, linux, system
 from benteng.worker.wire import Configure, Inbox, Line, Spawn
 
 SWEEP_SECONDS = 0.5
@@ -56,9 +56,7 @@ def cell_main() -> NoReturn:
     inert.mark()
     configure = msgspec.msgpack.decode(base64.b64decode(sys.argv[2]), type=Configure)
     spawn = msgspec.msgpack.decode(base64.b64decode(sys.argv[3]), type=Spawn)
-    cells.live(
-        spawn, basic.KEPT, os.getppid(), configure.artifacts, lambda: loading.load(configure.app, configure.paths)
-    )
+    cells.live(spawn, basic.KEPT, os.getppid(), configure, lambda: loading.load(configure.app, configure.paths))
 
 
 @dataclass(slots=True)
@@ -88,7 +86,7 @@ class Zygote:
         """Become who the pool is, import the app, and report it; ends the process when that cannot be."""
         configure = self._first()
         self._configure = configure
-        _become(configure)
+        _shut_in(configure, self._say)
         system.die_with_parent(configure.parent)
         try:
             policies = self._import(configure)
@@ -205,7 +203,7 @@ class Zygote:
     def _be_cell(self, spawn: Spawn, line: int, parent: int) -> NoReturn:
         if self._config.start is Start.EXEC:
             _exec_cell(self._config, spawn, line)
-        cells.live(spawn, line, parent, self._config.artifacts, lambda: self._registry)
+        cells.live(spawn, line, parent, self._config, lambda: self._registry)
 
     def _keep_leases(self) -> None:
         now = clock.boot_seconds()
@@ -273,13 +271,27 @@ def _kill_group(pid: int) -> None:
             continue
 
 
+def _shut_in(configure: Configure, say: Callable[[wire.Refuse], None]) -> None:
+    try:
+        _become(configure)
+    except OSError as error:
+        say(wire.Refuse("W-layers", f"the zygote cannot be shut in: {clean_line(str(error))}"))
+        os._exit(1)
+
+
 def _become(configure: Configure) -> None:
+    """Be who the pool is, and be shut in if it is. Raises OSError: then there is no zygote."""
+    if configure.shut:
+        linux.leave_host()
     if configure.uid is not None and configure.gid is not None and os.getuid() == 0:
-        os.setgroups([])
-        os.setresgid(configure.gid, configure.gid, configure.gid)
-        os.setresuid(configure.uid, configure.uid, configure.uid)
-    system.no_new_privileges()
+        capabilities.become(configure.uid, configure.gid)
+    if not system.no_new_privileges():
+        raise OSError("the kernel does not confirm no_new_privs")
     os.umask(0o077)
+    walls = cells.walls_of(configure)
+    linux.prepare(walls)
+    if configure.shut:
+        linux.enter_pool(walls)
 
 
 def _in_throwaway(configure: Configure) -> dict[str, TypePolicy]:

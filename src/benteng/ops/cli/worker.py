@@ -84,6 +84,11 @@ def pool_of(config: Config, name: str, concurrency: int | None) -> Pool:
         concurrency=concurrency or found.concurrency,
         start=Start(found.start),
         env=found.env,
+        uid=found.uid,
+        gid=found.gid,
+        read=found.read,
+        write=found.write,
+        waive=found.waive,
         drain_seconds=found.drain_seconds,
     )
 

@@ -36,6 +36,7 @@ poll_seconds = 0.1
 [pool.{pool}]
 concurrency = 4
 env = ["{world}"]
+write = ["{outside}"]
 drain_seconds = 2.0
 """
 
@@ -127,7 +128,8 @@ def _furnish(site: Site) -> None:
     (site.world.root / "feed.url").write_text(f"https://reader:{site.canary}@feed.example/daily")
     generate(site.keys, origin=f"os:{os.getuid()}", now=system_clock())
     settings = site.home / "benteng.toml"
-    settings.write_text(SETTINGS.format(dsn=site.dsn, app=APP, pool=POOL, world=world.VARIABLE))
+    values = {"app": APP, "pool": POOL, "world": world.VARIABLE, "outside": site.world.root}
+    settings.write_text(SETTINGS.format(dsn=site.dsn, **values))
     settings.chmod(0o600)
 
 

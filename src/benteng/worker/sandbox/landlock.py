@@ -60,6 +60,7 @@ ATTRIBUTE_BYTES: Final = {ABI_NET: 16, ABI_SCOPE: 24}
 class Access(StrEnum):
     """What a grant is for."""
 
+    LIST = "list"
     READ = "read"
     WRITE = "write"
     DEVICE = "device"
@@ -80,6 +81,7 @@ _WRITE = (
     | Right.TRUNCATE
 )
 ACCESS: Final = {
+    Access.LIST: Right.READ_DIR,
     Access.READ: _READ,
     Access.WRITE: _WRITE,  # no devices, no sockets
     Access.DEVICE: Right.READ_FILE | Right.WRITE_FILE,

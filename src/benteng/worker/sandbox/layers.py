@@ -98,6 +98,17 @@ LAYERS: Final[Mapping[str, LayerRow]] = MappingProxyType(
 """The layers, in the order in which they are explained. Names as in `Hello` and `isolation report`."""
 
 
+WAIVABLE: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {"landlock_files": frozenset({"landlock_files"}), "seccomp": frozenset({"seccomp", "no_network"})}
+)
+"""What `dev` may do without, written out in the pool's settings, and what goes with it. The rest costs nothing."""
+
+
+def waived(names: Iterable[str]) -> frozenset[str]:
+    """Return all layers that are not in force when these are waived."""
+    return frozenset(layer for name in names for layer in WAIVABLE[name])
+
+
 def required(tier: Tier, *, seen: Seen | None = None) -> frozenset[str]:
     """Return the layers without which a tier gets no work; only those that `seen` knows of, if given."""
     rows = LAYERS.items()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from benteng.policy import Tier
-from benteng.worker.sandbox import capabilities, landlock, namespaces, roots, seccomp, system
+from benteng.worker.sandbox import capabilities, landlock, namespaces, roots, seccomp, syscalls, system
 from benteng.worker.sandbox.seccomp import Filter, Layer
 
 PROCESSES_MAX: Final = 1024
@@ -24,17 +25,21 @@ PROCESSES_MAX: Final = 1024
 class Walls:
     """What a pool's processes may touch.
 
-    read       what all may read;  write: what all may write, beside each cell's scratch: from the pool's settings
+    read       what all may read;  listed: directories of which only the names are known
+    write      what all may write, beside each cell's scratch: from the pool's settings
     scratch    the directory in which the cells' scratch directories are made
     own_uid    the uid has no other files than the pool's
     execute    the zygote may start programs: its own interpreter, for cells that are exec'd
+    waive      layers that the pool's settings do without, in `dev`
     """
 
     read: tuple[str, ...]
+    listed: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     scratch: str = ""
     own_uid: bool = False
     execute: str = ""
+    waive: frozenset[str] = frozenset()
 
 
 def leave_host() -> tuple[str, ...]:
@@ -52,23 +57,29 @@ def enter_pool(walls: Walls) -> tuple[str, ...]:
     if walls.own_uid:
         resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
     version = landlock.abi()
-    given = list(roots.grants((*walls.read, _own_proc()), (*walls.write, walls.scratch)))
+    given = list(roots.grants((*walls.read, _own_proc()), (*walls.write, walls.scratch), walls.listed))
     if walls.execute:
         given += [landlock.Grant(path, landlock.Access.EXECUTE) for path in (walls.execute, *roots.LOADERS)]
-    layers += landlock.restrict(given, version)
-    layers += seccomp.install(
-        Filter(Layer.POOL, execute=bool(walls.execute), own_uid=walls.own_uid, landlock_abi=version)
-    )
-    return tuple(layers)
+    wanted = Filter(Layer.POOL, execute=bool(walls.execute), own_uid=walls.own_uid, landlock_abi=version)
+    return (*layers, *_put_up(walls, given, wanted))
 
 
 def enter_job(walls: Walls, tier: Tier, scratch: str) -> tuple[str, ...]:
     """Shut this cell in, for ever, with only its own scratch to write; return the layers. Raises OSError."""
     layers = [*capabilities.drop()]
     version = landlock.abi()
-    layers += landlock.restrict(roots.grants(walls.read, (*walls.write, scratch)), version)
-    layers += seccomp.install(job_filter(walls, tier, version))
-    return (*layers, "no_network")
+    given = roots.grants(walls.read, (*walls.write, scratch), walls.listed)
+    return (*layers, *_put_up(walls, given, job_filter(walls, tier, version)))
+
+
+def _put_up(walls: Walls, given: Iterable[landlock.Grant], wanted: Filter) -> tuple[str, ...]:
+    """Put Landlock and then the filter in force: the filter forbids to add another."""
+    layers: tuple[str, ...] = ()
+    if "landlock_files" not in walls.waive:
+        layers += landlock.restrict(given, wanted.landlock_abi)
+    if "seccomp" not in walls.waive:
+        layers += (*seccomp.install(wanted), "no_network")
+    return layers
 
 
 def job_filter(walls: Walls, tier: Tier, version: int) -> Filter:
@@ -85,7 +96,7 @@ def job_filter(walls: Walls, tier: Tier, version: int) -> Filter:
 def prepare(walls: Walls) -> None:
     """Assemble the cells' filters before any cell is forked."""
     version = landlock.abi()
-    if version >= landlock.ABI_SCOPE:
+    if version >= landlock.ABI_SCOPE and syscalls.this_arch() is not None:
         for tier in (Tier.MEDIUM, Tier.HIGH):
             seccomp.prepared(job_filter(walls, tier, version))
 

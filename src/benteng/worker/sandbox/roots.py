@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -58,15 +58,42 @@ def python() -> tuple[str, ...]:
     return tuple(dict.fromkeys(place for place in found if place))
 
 
-def readable(app: Iterable[str], artifacts: str = "") -> tuple[str, ...]:
-    """Return all that a cell may read: of system and interpreter, the app's directories and the artifacts'."""
-    given = [*app, *((artifacts,) if artifacts else ())]
+def readable(given: Iterable[str]) -> tuple[str, ...]:
+    """Return all that a cell may read: of system and interpreter, and what the worker gives it."""
     return tuple(dict.fromkeys((*SYSTEM, *python(), *given)))
 
 
-def grants(read: Iterable[str], write: Iterable[str]) -> tuple[Grant, ...]:
+def application(roots: Iterable[str], secrets: Sequence[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the app's directories to list, and what in them may be read: nothing hidden, nothing that is secret.
+
+    Keys and a `.env` lie beside the code more often than not. What comes into the directory later is not readable.
+    """
+    listed, readable = list[str](), list[str]()
+    for root in roots:
+        listed.append(root)
+        for entry in _entries(Path(root)):
+            if entry.name.startswith("."):
+                continue
+            if any(exposes(str(entry), secret) for secret in secrets):
+                below = application([str(entry)], secrets) if entry.is_dir() else ((), ())
+                listed += below[0]
+                readable += below[1]
+            else:
+                readable.append(str(entry))
+    return tuple(listed), tuple(readable)
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:  # not there, or not ours to read: then nobody below us reads it either
+        return []
+
+
+def grants(read: Iterable[str], write: Iterable[str], listed: Iterable[str] = ()) -> tuple[Grant, ...]:
     """Return what Landlock is told."""
     return (
+        *(Grant(path, Access.LIST) for path in listed),
         *(Grant(path, Access.READ) for path in read),
         *(Grant(path, Access.WRITE) for path in write),
         *(Grant(path, Access.DEVICE) for path in DEVICES),

@@ -1,0 +1,130 @@
+"""Compare what a tier requires with what there is: of this host before a worker starts, of each cell before it works.
+
+The table is sandbox/layers.py. A pool whose layers are missing starts nowhere; what `dev` may do without is said aloud.
+Trust: what the kernel shows; a cell's own word only for what cannot be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from benteng.errors import PolicyError
+from benteng.policy import Tier
+from benteng.worker.pool import Pool
+from benteng.worker.sandbox import layers, observe, probe, roots
+from benteng.worker.sandbox.layers import LAYERS, Seen
+
+VIOLATION: Final = "a system call that no job needs; the kernel ended the cell (SIGSYS)"
+ARRANGED: Final = frozenset({"environment", "store_unreadable", "fork_per_job"})
+"""Layers that the supervisor makes by the way it works; `check` looks whether the store is out of reach."""
+
+
+class Say(Protocol):
+    """Tells what happened: an event's name, and fields that are safe to show."""
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """Tell it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a worker is about to run.
+
+    tiers    of the pool's types;  dev: whether the environment is `dev`
+    read     directories that its cells may read as a whole: the artifacts'; of the app's not all
+    secrets  files that no cell may read: the store's, password files, keys
+    """
+
+    pool: Pool
+    tiers: frozenset[Tier]
+    dev: bool
+    read: tuple[str, ...]
+    secrets: tuple[Path, ...]
+
+    @property
+    def contained(self) -> frozenset[Tier]:
+        """The tiers whose cells cannot leave: all but LOW."""
+        return self.tiers - {Tier.LOW}
+
+
+def lacking(tier: Tier, said: frozenset[str], pid: int, waive: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """Return the layers that a tier requires and a cell does not have, but for those that `dev` is loud about."""
+    visible = observe.seen(pid)
+    there = {name for name in said if LAYERS.get(name) is not None and LAYERS[name].seen is Seen.CELL}
+    found = layers.missing(tier, there | visible | ARRANGED | layers.waived(waive))
+    return tuple(name for name in found if not layers.is_loud_only(name))
+
+
+def is_violation(status: int) -> bool:
+    """Whether a wait status means that the filter ended the process."""
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
+
+
+def shut(tiers: Iterable[Tier]) -> bool:
+    """Whether a zygote can be shut in before it imports the app: when no type of the pool is LOW."""
+    wanted = frozenset(tiers)
+    return bool(wanted) and Tier.LOW not in wanted
+
+
+def check(site: Site, say: Say) -> None:
+    """Raise PolicyError when the pool's cells could not be held as their tiers require; warn of what `dev` may lack."""
+    _check_mix(site, say)
+    _check_waivers(site, say)
+    _check_roots(site)
+    held = frozenset(probe.probe()) if site.contained else frozenset[str]()
+    for tier in sorted(site.contained, key=lambda tier: tier.rank):
+        _check_layers(site, tier, held, say)
+
+
+def _check_mix(site: Site, say: Say) -> None:
+    if Tier.LOW not in site.tiers or len(site.tiers) == 1:
+        return
+    text = f"pool {site.pool.name} mixes LOW with other tiers, so its application is imported without walls"
+    fix = "move the LOW types to a pool of their own"
+    if not site.dev:
+        raise PolicyError("W-mixed", text, fix=fix)
+    say("warning", rule="W-mixed", why=f"{text}; each MEDIUM and HIGH cell has its own all the same. To end it: {fix}")
+
+
+def _check_waivers(site: Site, say: Say) -> None:
+    if not site.pool.waive or not site.contained:
+        return
+    names = ", ".join(sorted(site.pool.waive))
+    if not site.dev:
+        raise PolicyError("W-waive", f"pool {site.pool.name} waives {names}", fix="waivers are for dev: take them out")
+    say("warning", rule="W-waive", why=f"pool {site.pool.name} runs without {names}: its jobs are not contained")
+
+
+def _check_roots(site: Site) -> None:
+    """No cell above LOW may read a secret: Landlock cannot take back what lies below a granted directory."""
+    if not site.contained:
+        return
+    given = (*roots.readable(site.read), *site.pool.read, *site.pool.write)
+    if any(roots.exposes(root, secret) for root in given for secret in site.secrets):
+        text = f"what opens the store, or a key, lies in a directory that cells of pool {site.pool.name} may read"
+        raise PolicyError("W-roots", text, fix="move it out of the application's, artifacts' and readable directories")
+
+
+def _check_layers(site: Site, tier: Tier, held: frozenset[str], say: Say) -> None:
+    own = frozenset({"own_uid"}) if site.pool.uid is not None and os.getuid() == 0 else frozenset[str]()
+    there = held - {"own_uid"} | own | ARRANGED | layers.waived(site.pool.waive)
+    absent = layers.missing(tier, there)
+    if site.dev:
+        loud = [name for name in absent if layers.is_loud_only(name)]
+        if loud:
+            say("warning", rule="W-layers", why=f"{tier} jobs run without {', '.join(loud)}; prod refuses that")
+        absent = tuple(name for name in absent if name not in loud)
+    if absent:
+        text = f"{tier} jobs of pool {site.pool.name} need what this host does not have: {', '.join(absent)}"
+        raise PolicyError("W-layers", text, fix="benteng isolation report says what is missing and why")
+
+
+def verdict(held: Mapping[str, bool], tier: Tier) -> tuple[str, ...]:
+    """Return the layers that a tier requires and a report lacks, in the order of the table."""
+    return layers.missing(tier, (name for name, holds in held.items() if holds))

@@ -1,0 +1,51 @@
+"""Which layers a process has, as the kernel tells anybody who looks: what a cell says of itself does not count here.
+
+Trust: the kernel's files of that process; not the process.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+SECCOMP_FILTER: Final = "2"
+NO_CAPABILITY: Final = 0
+NAMESPACES: Final = {"net": "network_namespace", "ipc": "ipc_namespace"}
+
+
+def seen(pid: int) -> frozenset[str]:
+    """Return the layers of another process that can be seen from here; none when it is gone."""
+    status = _status(pid)
+    layers = {name for name, holds in _holds(status).items() if holds}
+    return frozenset(layers | _namespaces(pid))
+
+
+def _holds(status: dict[str, str]) -> dict[str, bool]:
+    sets = [status.get(name, "f") for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")]
+    uids = {int(each) for each in status.get("Uid", str(os.getuid())).split()}
+    return {
+        "no_new_privs": status.get("NoNewPrivs") == "1",
+        "seccomp": status.get("Seccomp") == SECCOMP_FILTER,
+        "capabilities": all(int(each, 16) == NO_CAPABILITY for each in sets),
+        "own_uid": not uids & {0, os.getuid()},
+    }
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _namespaces(pid: int) -> set[str]:
+    try:
+        return {
+            layer
+            for name, layer in NAMESPACES.items()
+            if Path(f"/proc/{pid}/ns/{name}").readlink() != Path(f"/proc/self/ns/{name}").readlink()
+        }
+    except OSError:  # gone, or not ours to look at: nothing is known
+        return set()
