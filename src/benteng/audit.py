@@ -66,6 +66,7 @@ class Event(StrEnum):
     POLICY_APPLIED = "policy_applied"
     ARTIFACT_REGISTERED = "artifact_registered"
     PURGED = "purged"
+    RESTORED = "restored"
 
 
 EVENTS: Mapping[Event, str] = MappingProxyType(
@@ -101,6 +102,7 @@ EVENTS: Mapping[Event, str] = MappingProxyType(
         Event.POLICY_APPLIED: "another policy of job types is in force",
         Event.ARTIFACT_REGISTERED: "an artifact was made known",
         Event.PURGED: "rows whose retention ended were removed",
+        Event.RESTORED: "the database was promoted or restored, and fences begin above any that was issued",
     },
 )
 

@@ -239,7 +239,8 @@ class PostgresServer(Server):
         replica._run("pg_basebackup", f"--pgdata={replica.data}", f"--dbname={source}", *options)
         # The copy holds the primary's settings: a promoted replica must not wait for itself.
         replica._configure({"synchronous_standby_names": ""}, "postgresql.auto.conf")
-        replica._configure({**replica._conf, **replica._places()}, "postgresql.conf")
+        places = {**replica._places(), "cluster_name": replica.name}
+        replica._configure({**replica._conf, **places}, "postgresql.conf")
 
     def _wait_for_commits_of(self, replica: PostgresServer) -> None:
         with self.connect() as connection:

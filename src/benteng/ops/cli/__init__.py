@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "audit": "Read, verify and export the audit log.",
     "policy": "Lock, apply, show and compare the policies of the job types.",
     "migrate": "Make and upgrade the tables and verbs of a PostgreSQL ledger.",
+    "restore": "Let a PostgreSQL ledger go on after a failover or a restore.",
     "roles": "Print, make and verify the roles of a PostgreSQL ledger.",
     "config": "Show the effective configuration and where it comes from.",
     "version": "Show versions.",

@@ -23,7 +23,7 @@ class LostAnswerError(StoreUnavailable):
     """The connection was lost while a call was under way: nobody knows whether it was committed."""
 
 
-RULE, ACTION = "BT001", "BT002"
+RULE, ACTION, HISTORY = "BT001", "BT002", "BT003"
 AGAIN = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: nothing happened, and the same call may go through."""
 
@@ -58,6 +58,8 @@ def translated(error: psycopg.Error, *, waits: bool) -> BentengError:
         return PolicyError(said.message_detail or "S", said.message_primary or "", fix=said.message_hint or "")
     if state == ACTION:
         return NeedsAction(error.diag.message_primary or "this needs an Action")
+    if state == HISTORY:
+        return StoreUnavailable(error.diag.message_primary or "")
     if state == "42501":
         return FacetError("this login may not do that. Use the login of the facet that has the verb")
     if state in BUSY:

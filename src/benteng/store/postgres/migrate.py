@@ -36,6 +36,7 @@ FUNCTIONS = (
         "me",
         "refused",
         "note",
+        "history",
         "facts",
         "wake",
         "move_jobs",

@@ -9,6 +9,7 @@
 -- Order     round 1 takes the resource rows of its candidates by key, and may wait. Later rounds skip locked ones, because some
 --           are held already: to wait there would break the order. Nothing else in here waits. Behind a settlement in the same
 --           transaction (turn) resource rows are held from the start: then p_may_wait is false, and no round waits.
+-- History   nothing starts in a database that was promoted or restored, until its fence epoch was raised (history.sql).
 -- Baton     a woken job that parks on ANOTHER key, or is set apart, gives the baton of its old key on, in each round.
 create or replace function benteng_v1.claim(p_n bigint, p_accepts text[], p_worker text)
 returns setof benteng_v1.granted
@@ -49,6 +50,7 @@ declare
   v_flaws     benteng.move[];
   v_batons    text[];
 begin
+  perform benteng.same_history();
   select array_agg(t.name order by t.name)
   into v_types
   from benteng.open_type t

@@ -2,6 +2,7 @@
 --
 -- Promise   late jobs expire, due jobs become ready. After it no key is free while a job that may start waits for it and no
 --           baton is out. Sums up what was only counted in minutes that are over.
+--           Looks first whether the database was promoted (history.sql).
 -- Locks     jobs with skip locked, then the resources of their batons by key; the sweep takes resources with skip locked.
 create or replace function benteng_v1.stage(p_n bigint)
 returns table (ready integer, woken integer, expired integer, next_seconds float8)
@@ -18,6 +19,7 @@ declare
   v_moves benteng.move[];
   v_keys  text[];
 begin
+  perform benteng.follow_history();
   select array_agg(l.id)
   into v_late
   from (
