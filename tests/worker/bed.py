@@ -48,9 +48,9 @@ class Lines:
 class Worker:
     """A worker process and what it said."""
 
-    def __init__(self, settings: dict[str, object], environ: dict[str, str]) -> None:
+    def __init__(self, settings: dict[str, object], environ: dict[str, str], python: str = sys.executable) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "main.py")],
+            [python, str(HERE / "main.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environ,
@@ -188,6 +188,7 @@ class Bed:
         cwd: Path = APPS,
         give_up_seconds=None,
         environ=None,
+        python: str = sys.executable,
         **pool,
     ) -> Worker:
         """Start a worker and return at once."""
@@ -204,7 +205,7 @@ class Bed:
             "give_up_seconds": give_up_seconds,
         }
         variables = {**os.environ, "EFFECTS": str(self.root / "effects")} | (environ or {})
-        worker = Worker(settings, variables)
+        worker = Worker(settings, variables, python)
         self.workers.append(worker)
         return worker
 
