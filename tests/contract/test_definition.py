@@ -456,7 +456,9 @@ def test_kinds_are_plain(name):
         Kind(name)
 
 
-@pytest.mark.parametrize("thing", [42, "text", int, Data, object()], ids=["number", "text", "int", "dataclass", "object"])
+@pytest.mark.parametrize(
+    "thing", [42, "text", int, Data, object()], ids=["number", "text", "int", "dataclass", "object"]
+)
 def test_other_things_are_no_contract(thing):
     """Only contract classes, pydantic models and functions compile."""
     assert "D-source" == _refused(thing).rule
