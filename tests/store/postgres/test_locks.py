@@ -1,8 +1,8 @@
 """Every two verbs that take rows, met in the middle of the first one: they wait or pass, and never deadlock.
 
 Somebody holds the last resource row, so that the first verb stands with all its other rows in its hands; then the
-second comes. What waits is read from pg_stat_activity, deadlocks from the server's log: the client would hide one by asking
-again. The random mix of many processes is in test_stress.py.
+second comes. What waits is read from pg_stat_activity, deadlocks from the server's log: the client would hide one by
+trying again. The random mix of many processes is in test_stress.py.
 """
 
 from __future__ import annotations
