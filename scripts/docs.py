@@ -21,6 +21,8 @@ from benteng.ops.cli import COMMANDS
 from benteng.ops.cli import main as main_command
 from benteng.ops.exits import MEANINGS, Exit
 from benteng.store.postgres.roles import FACET_VERBS, LIMITS, SHARED_VERBS, group
+from benteng.worker.sandbox.layers import as_markdown
+from benteng.worker.sandbox.seccomp import as_markdown as filter_as_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +125,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "login-limits": login_limits,
     "make-targets": make_targets,
     "operation-life-cycle": operation_life_cycle,
+    "isolation-layers": as_markdown,
+    "isolation-calls": filter_as_markdown,
 }
 
 

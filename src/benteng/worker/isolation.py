@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -112,9 +112,7 @@ def _check_roots(site: Site) -> None:
 
 
 def _check_layers(site: Site, tier: Tier, held: frozenset[str], say: Say) -> None:
-    own = frozenset({"own_uid"}) if site.pool.uid is not None and os.getuid() == 0 else frozenset[str]()
-    there = held - {"own_uid"} | own | ARRANGED | layers.waived(site.pool.waive)
-    absent = layers.missing(tier, there)
+    absent = layers.missing(tier, _there(site.pool, held) | layers.waived(site.pool.waive))
     if site.dev:
         loud = [name for name in absent if layers.is_loud_only(name)]
         if loud:
@@ -125,6 +123,22 @@ def _check_layers(site: Site, tier: Tier, held: frozenset[str], say: Say) -> Non
         raise PolicyError("W-layers", text, fix="benteng isolation report says what is missing and why")
 
 
-def verdict(held: Mapping[str, bool], tier: Tier) -> tuple[str, ...]:
-    """Return the layers that a tier requires and a report lacks, in the order of the table."""
-    return layers.missing(tier, (name for name, holds in held.items() if holds))
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What this host can do for a tier. `in_force`: the layers that its cells would have; `missing`: required ones."""
+
+    tier: Tier
+    in_force: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def report(pool: Pool, tier: Tier) -> Report:
+    """Return what cells of a tier would have in this pool on this host, each layer tried for real."""
+    there = _there(pool, frozenset(probe.probe()))
+    used = [name for name, row in LAYERS.items() if row.need(tier) is not layers.Need.UNUSED and name in there]
+    return Report(tier, tuple(used), layers.missing(tier, used))
+
+
+def _there(pool: Pool, held: frozenset[str]) -> frozenset[str]:
+    own = frozenset({"own_uid"}) if pool.uid is not None and os.getuid() == 0 else frozenset[str]()
+    return (held - {"own_uid"} | own | ARRANGED) - layers.waived(pool.waive)

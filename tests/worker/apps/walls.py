@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from benteng.app import Benteng
 from benteng.contract import Contract, Slug, Target
@@ -14,7 +15,12 @@ from benteng.policy import Effect, Tier
 
 app = Benteng()
 HERE = Path(__file__).parent
-QUICK = {"lease_seconds": 2.0, "backoff_seconds_min": 0.05, "backoff_seconds_base": 0.05, "backoff_seconds_max": 0.2}
+QUICK: dict[str, Any] = {
+    "lease_seconds": 2.0,
+    "backoff_seconds_min": 0.05,
+    "backoff_seconds_base": 0.05,
+    "backoff_seconds_max": 0.2,
+}
 
 
 class Try(Contract):

@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "artifact": "Make the artifacts known that jobs may refer to.",
     "audit": "Read, verify and export the audit log.",
     "policy": "Lock, apply, show and compare the policies of the job types.",
+    "isolation": "Show and test what holds a cell on this host.",
     "migrate": "Make and upgrade the tables and verbs of a PostgreSQL ledger.",
     "restore": "Let a PostgreSQL ledger go on after a failover or a restore.",
     "roles": "Print, make and verify the roles of a PostgreSQL ledger.",

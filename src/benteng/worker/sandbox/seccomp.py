@@ -193,6 +193,27 @@ def without_scopes(pid: int) -> tuple[Rule, ...]:
     )
 
 
+def as_markdown() -> str:
+    """Return the tables as one, for docs/reference/isolation.md."""
+    groups = (
+        ("always", (*ARGUMENTS, *(rule for ban in BANS for rule in ban.rules()))),
+        ("in a cell", JOB),
+        ("without a list of programs", EXECUTE),
+        ("without an own uid", METADATA),
+        ("before Landlock 3", WITHOUT_TRUNCATE),
+        ("before Landlock 6", without_scopes(0)),
+    )
+    rows: dict[tuple[str, Refusal, str, bool], list[str]] = {}
+    for when, rules in groups:
+        for rule in rules:
+            rows.setdefault((when, rule.refusal, rule.why, bool(rule.unless)), []).append(f"`{rule.call}`")
+    lines = [
+        f"| {when} | {', '.join(calls)}{' (by argument)' if some else ''} | {refusal} | {why} |\n"
+        for (when, refusal, why, some), calls in rows.items()
+    ]
+    return "| when | calls | refusal | why |\n|---|---|---|---|\n" + "".join(lines)
+
+
 class Layer(StrEnum):
     """pool: the zygote and the import of the app; job: a cell, from its fork on."""
 

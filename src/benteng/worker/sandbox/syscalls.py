@@ -209,6 +209,11 @@ def call(name: str, *arguments: int | ctypes.Array[ctypes.c_char] | ctypes.Struc
     return result
 
 
+def buffer(size: int) -> ctypes.Array[ctypes.c_char]:
+    """Return zeroed memory of so many bytes, to be passed to a call."""
+    return ctypes.create_string_buffer(size)
+
+
 def _word(argument: int | ctypes.Array[ctypes.c_char] | ctypes.Structure | None) -> object:
     match argument:
         case None:
