@@ -130,6 +130,18 @@ def test_a_violation_at_medium_is_an_error(bed, worker):
     assert "refused" == result(bed, "violate.medium@1", "a")
 
 
+@pytest.mark.parametrize("name", ["named", "open"])
+def test_a_job_that_fills_its_scratch_is_ended(bed, worker, name):
+    """No file of it is too large; all of them together are, also when they have no names."""
+    said = worker("medium")
+
+    ended = bed.ended(bed.enqueue("fill@1", name=name, host="web-1"))
+
+    assert "quarantined" == ended.state
+    assert "filled its scratch" in bed.show(ended.job_id).error
+    assert said.wait("scratch_full")
+
+
 def test_the_supervisor_sees_the_layers_that_can_be_seen(bed, worker):
     """No capability, a filter, no new privileges, and another network, by /proc of the zygote."""
     found = observe.seen(worker("high").zygote())

@@ -47,6 +47,7 @@ class StopReason(StrEnum):
     CANCEL = "cancel"
     LEASE = "lease"
     LOST = "lost"
+    SCRATCH = "scratch"
 
 
 @dataclass(slots=True, eq=False)
@@ -146,6 +147,8 @@ class Flight:
                 return Interrupted()
             case StopReason.LOST:
                 return Lost()
+            case StopReason.SCRATCH:
+                return Transient("it filled its scratch directory")
             case None:
                 return Transient("stopped by a signal that the worker did not send")
             case _:

@@ -20,7 +20,7 @@ from benteng.worker.sandbox import layers, observe, probe, roots
 from benteng.worker.sandbox.layers import LAYERS, Seen
 
 VIOLATION: Final = "a system call that no job needs; the kernel ended the cell (SIGSYS)"
-ARRANGED: Final = frozenset({"environment", "store_unreadable", "fork_per_job"})
+ARRANGED: Final = frozenset({"environment", "store_unreadable", "sized_scratch", "fork_per_job"})
 """Layers that the supervisor makes by the way it works; `check` looks whether the store is out of reach."""
 
 

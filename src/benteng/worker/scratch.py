@@ -12,12 +12,63 @@ import os
 import stat
 import tempfile
 from collections import deque
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 ENTRIES_PER_SWEEP = 500
+ENTRIES_MAX = 10_000
+"""Files and directories that a cell may have in its scratch."""
+
+BLOCK_BYTES = 512
+"""The unit of st_blocks, whatever the file system's own."""
 PREFIX = "benteng-scratch-"
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def is_over(path: Path, pid: int, bytes_max: int, entries_max: int = ENTRIES_MAX) -> bool:
+    """Whether a cell holds more on the disk than it may: in its directory, and in files that it deleted and kept open.
+
+    Looks at a bounded number of entries, follows no link, and counts blocks, not sizes; too many entries are too much.
+    """
+    left = bytes_max - _deleted_bytes(pid)
+    directories = [os.fspath(path)]
+    while directories and left >= 0:
+        entries = _scanned(directories.pop())
+        entries_max -= len(entries)
+        if entries_max < 0:
+            return True
+        for entry in entries:
+            left -= _blocks_bytes(entry)
+        directories += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return left < 0
+
+
+def _scanned(directory: str) -> list[os.DirEntry[str]]:
+    """Return the entries of a directory, one more than are too many at most; what is gone or closed to us has none."""
+    try:
+        with os.scandir(directory) as found:
+            return list(islice(found, ENTRIES_MAX + 1))
+    except OSError:
+        return []
+
+
+def _blocks_bytes(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
+    except OSError:
+        return 0
+
+
+def _deleted_bytes(pid: int) -> int:
+    total = 0
+    for entry in _scanned(f"/proc/{pid}/fd"):
+        try:
+            found = Path(entry.path).stat()
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+            total += found.st_blocks * BLOCK_BYTES
+    return total
 
 
 class Scratch:

@@ -28,7 +28,7 @@ from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
 from benteng.worker.nursery import Nest, Nursery, NurseryState
 from benteng.worker.pool import KINDS, TIERS, Kind, Pool
 from benteng.worker.sandbox import system
-from benteng.worker.scratch import Scratch
+from benteng.worker.scratch import Scratch, is_over
 
 BIRTH_SECONDS_MAX = 60.0
 DEATH_SECONDS_MAX = 10.0
@@ -36,6 +36,10 @@ WAIT_SECONDS_MAX = 60.0
 END_SECONDS = 1.5
 ZYGOTE_BACKOFF_SECONDS = 0.1
 ZYGOTE_BACKOFF_SECONDS_MAX = 30.0
+MEASURE_SECONDS = 1.0
+SCRATCH_FILES = 4
+"""A MEDIUM or HIGH cell may hold so many times the size of its largest file on the disk."""
+
 STRAYS_MAX = 1_000
 PROGRESS_MAX = 10_000
 WIDE_JOBS_MAX = 1 << 62
@@ -85,6 +89,7 @@ class Yard:
         self._since: dict[int, float] = {}
         self._guards: dict[int, float] = {}
         self._strays: dict[int, int] = {}
+        self._measure_at = 0.0
         self._zygote_at = 0.0
         self._zygote_failures = 0
         self._zygote_since = 0.0
@@ -183,6 +188,7 @@ class Yard:
         """Do what is due: start zygote and cells, send waiting flights, stop and kill what is over time."""
         self._zygote(now)
         self._over_time(now)
+        self._over_scratch(now)
         self._resting = frozenset(lane.kind for lane in self._lanes if lane.not_before > now)
         for lane in self._lanes:
             if self._works:
@@ -221,6 +227,21 @@ class Yard:
             elif flight.deadline <= now:
                 self._kill_later(flight, flight.deadline + flight.policy.limits.grace_seconds)
         self._slow(now)
+
+    def _over_scratch(self, now: float) -> None:
+        """End what has filled its scratch. The kernel bounds one file of it; their number is bounded only here."""
+        if now < self._measure_at:
+            return
+        self._measure_at = now + MEASURE_SECONDS
+        for cell in tuple(self._cells.values()):
+            if cell.state is not CellState.READY or cell.lane.kind is Kind.WIDE or not cell.flights:
+                continue
+            bytes_max = SCRATCH_FILES * max(f.policy.limits.file_bytes_max for f in cell.flights.values())
+            if is_over(cell.scratch, cell.pid, bytes_max):
+                for flight in cell.flights.values():
+                    flight.stop = flight.stop or StopReason.SCRATCH
+                self._means.say("scratch_full", cell=cell.number, pid=cell.pid)
+                self._kill(cell, now)
 
     def _kill_later(self, flight: Flight, when: float) -> None:
         flight.kill_at = min(flight.kill_at, when)

@@ -111,6 +111,31 @@ def violate_medium(step: Try) -> str:
         return "refused"
 
 
+@app.job(
+    "fill@1",
+    pool="medium",
+    tier=Tier.MEDIUM,
+    effect=Effect.REPEATABLE,
+    operation=("name",),
+    resources=None,
+    file_bytes_max=1 << 20,
+    attempts_max=1,
+    crashes_max=1,
+    **QUICK,
+)
+def fill(step: Try) -> None:
+    """Fill the scratch with files, by name `open` with files that have no name any more, until ended."""
+    kept = []
+    for number in range(1000):
+        path = Path(f"file-{number % 100}")
+        handle = path.open("wb", 0)
+        handle.write(bytes(1 << 20))
+        if step.name == "open":
+            path.unlink()
+            kept.append(handle)
+        __import__("time").sleep(0.02)
+
+
 @app.job("single@1", pool="high", tier=Tier.HIGH, effect=Effect.REPEATABLE, operation=("name",), resources=("host",))
 def single(step: Try) -> dict[str, object]:
     """Try everything."""

@@ -92,6 +92,9 @@ LAYERS: Final[Mapping[str, LayerRow]] = MappingProxyType(
         "network_namespace": LayerRow(_NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "a network with nothing in it"),
         "ipc_namespace": LayerRow(_NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "shared memory of its own"),
         "own_uid": LayerRow(_USED, _USED, _R, Missing.LOUD_IN_DEV, _SUPERVISOR, "a uid that owns nothing else"),
+        "sized_scratch": LayerRow(
+            _NO, _R, _R, Missing.REFUSE, _SUPERVISOR, "it is measured each second; a cell that filled it is ended"
+        ),
         "fork_per_job": LayerRow(_NO, _NO, _R, Missing.REFUSE, _SUPERVISOR, "no process sees two jobs"),
     }
 )
