@@ -60,7 +60,10 @@ class Producer(Store, Protocol):
     """May ask for evidence, admit jobs and refusals, and look at and cancel jobs of its own origin."""
 
     def evidence(self, questions: Sequence[Question]) -> list[Evidence]:
-        """Return fresh evidence for each question, in order. Reads only; `now` is the store's clock."""
+        """Return fresh evidence for each question, in order. Reads only; `now` is the store's clock.
+
+        `operation` is filled only when a job of the caller's own origin holds the key: of others it learns nothing.
+        """
         ...
 
     def admit(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> list[Receipt]:
@@ -87,8 +90,25 @@ class Producer(Store, Protocol):
         ...
 
 
+class Hints(Protocol):
+    """Where a ledger tells that there may be something to do. Hints get lost: whoever heeds them still polls."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when a hint may have come."""
+        ...
+
+    def heard(self) -> bool:
+        """Take in what has come without waiting, and return whether a hint was among it."""
+        ...
+
+
 class Consumer(Store, Protocol):
     """One worker of one pool."""
+
+    @property
+    def hints(self) -> Hints | None:
+        """Where hints come from as long as this session lasts, another one after that; None: this ledger gives none."""
+        ...
 
     def register(self, facts: WorkerFacts) -> Registration:
         """Record the worker and return the ledger's policy digests for its pool. To be repeated as a sign of life."""
@@ -233,7 +253,7 @@ class Operator(Store, Protocol):
         ...
 
     def register_artifact(self, fact: ArtifactFact, reason: str) -> None:
-        """Set one artifact's row. Only in a `dev` installation until signed approval exists (NeedsAction else)."""
+        """Set one artifact's row. Outside `dev` only a revocation, until signed approval exists (NeedsAction else)."""
         ...
 
     def allow_access(self, actor: str, type_name: str, target: str, reason: str) -> None:

@@ -22,7 +22,7 @@ from benteng.errors import BentengError, StoreError, StoreUnavailable
 from benteng.job import Grant
 from benteng.policy import TypePolicy, differences
 from benteng.redact import clean_line
-from benteng.store.contract import BATCH_MAX, Consumer
+from benteng.store.contract import BATCH_MAX, Consumer, Hints
 from benteng.store.records import Extension, Settled, Turn, WorkerFacts
 from benteng.worker.flights import Flight, StopReason
 from benteng.worker.judgement import Judge, Settler
@@ -46,6 +46,9 @@ LEAVE_SECONDS = 1.6
 STUCK_LEASES = 3.0
 STUCK_SECONDS_MIN = 2 * DEATH_SECONDS_MAX
 HOUSEKEEPING_SECONDS = 1.0
+HINT_SECONDS_MIN = 0.02
+IDLE_SECONDS = 1.4
+"""How long an empty queue is left alone that tells when it is not: 0.75 of it is still more than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +102,13 @@ class Supervisor:
         self._code = OK
         self._beat_at = self._look_at = self._register_at = self._house_at = 0.0
         self._ripe_at = self._lease_at = float("inf")
+        self._looked_at = 0.0
         self._hungry = True
         self._away_since = 0.0
         self._away_times = 0
         self._ask_at = 0.0
+        self._hints: Hints | None = None
+        self._hints_fd = -1
         self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
@@ -189,7 +195,10 @@ class Supervisor:
     def _note_appetite(self, now: float, got: int, room: int) -> None:
         """A short answer means that the queue is empty: leave it alone for a while."""
         self._hungry = got == room
-        self._look_at = now + self._plan.poll_seconds * (0.75 + self._rng.random() / 2)
+        self._looked_at = now
+        pause = self._plan.poll_seconds if self._hints is None else max(self._plan.poll_seconds, IDLE_SECONDS)
+        self._look_at = now + pause * (0.75 + self._rng.random() / 2)
+        self._hinted(0, now)  # what came with the answer wakes no selector
 
     def _take(self, answer: Turn, asked_at: float) -> None:
         flights = [self._flight(grant, asked_at) for grant in answer.grants]
@@ -368,7 +377,25 @@ class Supervisor:
 
     # ---------------------------------------------------------------------------------------------------- loop and host
 
+    def _tune(self) -> None:
+        """Listen to where the ledger's hints come from now: each session has its own descriptor."""
+        hints = self._store.hints
+        if hints is self._hints:
+            return
+        if self._hints_fd >= 0:
+            self._selector.unregister(self._hints_fd)
+        self._hints, self._hints_fd = hints, -1 if hints is None else hints.fileno()
+        if self._hints_fd >= 0:
+            self._selector.register(self._hints_fd, selectors.EVENT_READ, self._hinted)
+
+    def _hinted(self, mask: int, now: float) -> None:
+        """Look soon, but not more often than the queue would be left alone after a miss: anybody may send hints."""
+        del mask
+        if self._hints is not None and self._hints.heard():
+            self._look_at = min(self._look_at, max(now, self._looked_at + HINT_SECONDS_MIN))
+
     def _sleep(self, now: float) -> None:
+        self._tune()
         wake = min(self._yard.wake_at(now), self._lease_at, self._house_at, self._store_wakes_at(now))
         if self._draining:
             wake = min(wake, self._drain_until if now < self._drain_until else now + 0.05)

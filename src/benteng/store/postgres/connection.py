@@ -158,6 +158,12 @@ class Ledger:
             self._connection = self._open()
         return self._connection
 
+    @property
+    def listening(self) -> Session | None:
+        """The session, when it is open and hears hints."""
+        session = self._connection
+        return session if session is not None and session.listens and not session.closed else None
+
     def _open(self) -> Session:
         try:
             connection = Session.connect(

@@ -16,6 +16,7 @@ from benteng.store.postgres.connection import Ledger, Place, Row
 from benteng.store.postgres.faults import LostAnswerError
 from benteng.store.postgres.producer import bounded, within_batch
 from benteng.store.postgres.rows import UndecodableError
+from benteng.store.postgres.session import Session
 from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, SETTLEMENT, TEXT, Param
 from benteng.store.records import (
     Extension,
@@ -41,6 +42,16 @@ class PostgresConsumer(Ledger):
     def __init__(self, place: Place, pool: str) -> None:
         super().__init__(place, pool)
         self._worker = f"pid:{os.getpid()}"
+
+    @property
+    def hints(self) -> Session | None:
+        """See Consumer.hints. None behind a transaction pooler: a session there is nobody's own."""
+        return self.listening
+
+    def _open(self) -> Session:
+        session = super()._open()
+        session.listen(self.pool)
+        return session
 
     def register(self, facts: WorkerFacts) -> Registration:
         """See Consumer.register."""

@@ -37,6 +37,7 @@ FUNCTIONS = (
         "refused",
         "note",
         "history",
+        "ring",
         "facts",
         "wake",
         "move_jobs",

@@ -21,6 +21,35 @@ class Session(psycopg.Connection[Row]):
     """A connection. `until`: when the answer that is awaited now is given up, by time.monotonic()."""
 
     until = float("inf")
+    listens = False
+    _topic = ""
+    _told = False
+
+    def listen(self, topic: str) -> None:
+        """Hear what is told about a topic, unless a pooler stands between: then this session is only lent."""
+        row = self.execute("select pg_backend_pid() as pid").fetchone()
+        if row is None or row["pid"] != self.info.backend_pid:
+            return
+        self._topic = topic
+        self.add_notify_handler(self._note)  # for those that come with an answer
+        self.execute("listen benteng")
+        self.listens = True
+
+    def _note(self, said: psycopg.Notify) -> None:
+        self._told = self._told or said.payload == self._topic
+
+    def heard(self) -> bool:
+        """Take in what has come, and return whether the topic was named. A session that ended counts as a hint."""
+        if self.closed:
+            return False
+        try:
+            self.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return True  # look at once: that opens another session
+        told, self._told = self._told, False
+        while (said := self.pgconn.notifies()) is not None:
+            told = told or said.extra == self._topic.encode()
+        return told
 
     def wait(self, gen: Generator[Any, Any, V], *arguments: Any, **options: Any) -> V:
         """As Connection.wait, but raise OperationalError when the answer does not come in time."""

@@ -48,6 +48,11 @@ class SqliteConsumer(Ledger):
         self.pool = pool
         self._worker = f"pid:{os.getpid()}"
 
+    @property
+    def hints(self) -> None:
+        """None: a file tells nobody."""
+        return
+
     def register(self, facts: WorkerFacts) -> Registration:
         """See Consumer.register."""
         if facts.pool != self.pool:

@@ -60,6 +60,7 @@ begin
 
   v_keys := benteng.move_jobs(v_moves, v_now);
   perform benteng.wake(v_keys, v_now);
+  perform benteng.ring(array(select t.name from benteng.job_type t));
   return query
   select m.id, m.state_to, case when m.state_to = 'quarantined' then m.reason end
   from unnest(v_moves) with ordinality m

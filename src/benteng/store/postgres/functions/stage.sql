@@ -59,6 +59,9 @@ begin
   ready := coalesce(cardinality(v_moves), 0);
 
   woken := benteng.wake(v_keys, v_now) + benteng.sweep(v_n, v_now);
+  if ready + woken > 0 then
+    perform benteng.ring(array(select t.name from benteng.job_type t));
+  end if;
   perform benteng.sum_up(v_now);
   next_seconds := extract(epoch from least(
     (select min(j.due_at) from benteng.job j where j.state = 'scheduled'),

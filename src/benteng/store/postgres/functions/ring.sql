@@ -1,0 +1,26 @@
+-- quiet, ring: tell idle workers that there is something to do. A hint: what is lost is found by polling.
+--
+-- Promise   one notification a pool and transaction, delivered after the commit, of a fixed short form (the pool's name). Only
+--           when a type had nothing ready before: under load there is none, because a transaction that notifies takes part in
+--           no group commit (measured: a fourth of the throughput).
+-- Trust     any login may listen and notify: workers bound how often a hint makes them look.
+create or replace function benteng.quiet(p_types text[]) returns text[]
+language sql stable
+as $$
+  select array(
+    select distinct u.name
+    from unnest(p_types) u (name)
+    where not exists (select from benteng.job j where j.type = u.name and j.state = 'ready'))
+$$;
+
+create or replace function benteng.ring(p_types text[]) returns void
+language plpgsql
+as $$
+begin
+  perform pg_notify('benteng', r.pool)
+  from (
+    select distinct t.pool
+    from benteng.job_type t
+    where t.name = any (p_types)
+      and exists (select from benteng.job j where j.type = t.name and j.state = 'ready')) r;
+end $$;
