@@ -81,8 +81,9 @@ class Draft:
 
     @property
     def needs_evidence(self) -> bool:
-        """LOW jobs save the round trip unless they name artifacts or wait."""
-        return self.policy.tier is not Tier.LOW or bool(self.job.refs.artifacts) or self.delay_seconds > 0
+        """LOW jobs save the round trip unless they name artifacts, or have a time that the store's clock must give."""
+        timed = self.delay_seconds > 0 or self.policy.limits.expires_seconds > 0
+        return self.policy.tier is not Tier.LOW or timed or bool(self.job.refs.artifacts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -309,6 +309,9 @@ PENDING: tuple[Pending, ...] = (
     Pending("action", (Tier.MEDIUM, Tier.HIGH), "Actions: access, trust and replay changed only by signed votes"),
     Pending("roles", (Tier.MEDIUM, Tier.HIGH), "a store that enforces one role per facet (PostgreSQL)"),
     Pending("anchor", (Tier.HIGH,), "audit checkpoints signed and kept off this host"),
+    Pending(
+        "journal", (Tier.HIGH,), "a journal of started jobs on each host, which refuses repeats that the ledger hides"
+    ),
     Pending("breaker", (Tier.HIGH,), "a breaker that stops the flow by itself"),
 )
 """Rows are deleted by the issue that builds the part; at the end a test asserts that the table is empty."""

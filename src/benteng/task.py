@@ -160,6 +160,7 @@ class Options:
 def define(function: Handler, name: str, options: Options) -> JobType:
     """Build and check a job type. Raises DefinitionError naming rule, field and fix."""
     full_name = _full_name(name or getattr(function, "__name__", ""))
+    _refuse_words(full_name, options)
     model, parameters = _contract_of(function)
     shape = shape_of(model, tier=options.tier, name=full_name)
     policy = _policy(full_name, options, shape)
@@ -189,6 +190,17 @@ def register(registry: Registry, target: Any, options: Options) -> Any:
         return function
 
     return decorate
+
+
+def _refuse_words(name: str, options: Options) -> None:
+    """Refuse a tier or effect written as a word: what compares tiers would not know it and ask less of it."""
+    if not isinstance(options.tier, Tier):  # pyright: ignore[reportUnnecessaryIsInstance] - only a type checker would say
+        raise DefinitionError(
+            "T-word", f"job type {name}: the tier is no Tier", field="tier", fix="write tier=Tier.HIGH"
+        )
+    if not isinstance(options.effect, Effect | _Undeclared):  # pyright: ignore[reportUnnecessaryIsInstance] - as above
+        fix = "write effect=Effect.ONCE or effect=Effect.REPEATABLE"
+        raise DefinitionError("T-word", f"job type {name}: the effect is no Effect", field="effect", fix=fix)
 
 
 def _policy(name: str, options: Options, shape: Shape) -> TypePolicy:

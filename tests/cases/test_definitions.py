@@ -21,7 +21,6 @@ def note(payload: Note) -> None:
     """Do nothing: only its definition matters here."""
 
 
-@pytest.mark.xfail(strict=True, reason="open, reported to the lead: tiers are compared by identity, `high` is not HIGH")
 def test_tier_as_a_word_is_no_way_around_its_floors():
     """`tier="high"` is a HIGH type with all its rules, or an error; not a type that calls itself HIGH without them."""
     options = Options(tier="high", effect=Effect.REPEATABLE, operation=("target",), resources=("target",), signed=True)  # pyright: ignore[reportArgumentType] - what a careless author writes

@@ -13,7 +13,6 @@ from benteng.testing.bench import quarantine, records, settlement
 from benteng.testing.ledger import ACTOR, HIGH, LOW, MEDIUM, ONCE, PARENT, make_policy, type_row
 
 PAYROLL = {"x": "payroll"}
-OPEN = "open, reported to the owner of the store: a key is not bound to its type"
 
 
 def test_squatted_key_is_on_record_and_a_person_frees_it(bench):
@@ -41,7 +40,6 @@ def test_squatter_of_another_origin_is_told_apart(ledger, bench):
     assert "suspicious" in said["detail"]
 
 
-@pytest.mark.xfail(strict=True, reason=OPEN)
 @pytest.mark.parametrize("payload", [b'{"x":"payroll"}', b"{}"])
 def test_low_job_cannot_take_the_key_of_a_high_operation(bench, payload):
     """A key follows from type and payload: who may only enqueue a harmless type keeps nobody from a HIGH one."""
@@ -53,7 +51,6 @@ def test_low_job_cannot_take_the_key_of_a_high_operation(bench, payload):
     assert Disposal.ADMITTED is receipt.disposal
 
 
-@pytest.mark.xfail(strict=True, reason=OPEN)
 def test_successor_cannot_take_the_key_of_another_type(bench):
     """A hostile worker has no more say over keys than a producer."""
     parent = bench.started(PARENT, operation="p")
@@ -65,7 +62,6 @@ def test_successor_cannot_take_the_key_of_another_type(bench):
     assert Disposal.ADMITTED is receipt.disposal
 
 
-@pytest.mark.xfail(strict=True, reason="open, reported to the owner of the store: evidence has no filter by origin")
 def test_evidence_names_no_job_of_another_origin(ledger, bench):
     """Asking for evidence tells no more about a foreign operation than trying to enqueue it."""
     job = bench.admitted(MEDIUM, operation="payroll")

@@ -15,7 +15,6 @@ MANY = 300
 RECORDS_ENOUGH = 10 * (refusals.RECORDS_PER_MINUTE + 1)
 
 
-@pytest.mark.xfail(strict=True, reason="open, reported to the owner of the store: each made-up rule has its allowance")
 def test_flood_of_made_up_rules_is_aggregated(bench):
     """A hostile producer that invents a rule for each refusal writes no more records than one that repeats itself."""
     bench.producer.admit([], [Refusal(LOW.name, "svc:x", "r", f"F{n}", "no") for n in range(MANY)])

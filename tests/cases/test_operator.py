@@ -114,7 +114,6 @@ def test_replay_without_its_lock_does_not_reach_a_cell(site, refs):
     assert "G-forged" == site.rule()
 
 
-@pytest.mark.xfail(strict=True, reason="open, reported to the owner of the store: to revoke is to tighten")
 def test_one_person_revokes_an_artifact_at_once(prod):
     """Tightening takes one person and no vote, also in `prod`: a bad artifact is stopped when it is found."""
     prod.operator.register_artifact(ArtifactFact("agent-1.2", DIGEST, ArtifactState.REVOKED), "it is bad")

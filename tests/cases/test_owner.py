@@ -24,14 +24,18 @@ def rows_of(by_hand):
     """Copy the rows of a job, to be put back later as if nothing had happened since."""
 
     def copy(job_id):
-        job = by_hand("select * from job where id = ?", job_id)
-        operation = by_hand("select * from operation where job_id = ?", job_id)
+        rows = {}
+        for table, identity in (("operation", "job_id"), ("job", "id")):
+            # pragma_table_info leaves out generated columns, which nobody may write.
+            names = ", ".join(name for (name,) in by_hand("select name from pragma_table_info(?)", table))
+            rows[table, names] = by_hand(f"select {names} from {table} where {identity} = ?", job_id)  # noqa: S608 - two tables
 
         def put_back():
             by_hand("delete from quarantine where id = ?", job_id)
             by_hand("delete from operation where job_id = ?", job_id)
-            for table, (row,) in (("operation", operation), ("job", job)):
-                by_hand(f"insert into {table} values ({', '.join('?' * len(row))})", *row)  # noqa: S608 - two tables
+            for (table, names), (row,) in rows.items():
+                marks = ", ".join("?" * len(row))
+                by_hand(f"insert into {table} ({names}) values ({marks})", *row)  # noqa: S608 - two tables
 
         return put_back
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 from benteng.audit import verify_page
-from benteng.merkle import Frontier
 from benteng.lifecycle import ENTRY, TRANSITIONS, OperationState, QuarantineReason, State
+from benteng.merkle import Frontier
 from benteng.policy import Tier
 from benteng.store.contract import Operator
 from benteng.store.records import AuditRow, JobView, Query
@@ -149,11 +149,11 @@ def _bounds(seen: Contents) -> Iterator[str]:
 
 
 def _operations(seen: Contents, journal: Journal) -> Iterator[str]:
-    """I8: of all jobs of a key at most one holds it; epochs are counted; what succeeded, succeeded once."""
-    by_key: dict[str, list[JobView]] = defaultdict(list)
+    """I8: of all jobs of a type's key at most one holds it; epochs are counted; what succeeded, succeeded once."""
+    by_key: dict[tuple[str, str], list[JobView]] = defaultdict(list)
     for view in seen.jobs.values():
-        by_key[view.job.operation_key].append(view)
-    for key, views in by_key.items():
+        by_key[view.job.type.partition("@")[0], view.job.operation_key].append(view)
+    for (_, key), views in by_key.items():
         holders = [view.job.id for view in views if view.operation in HELD_KEYS]
         if len(holders) > 1:
             yield f"I8 key {key[:8]} is held by {', '.join(holders)}"

@@ -10,9 +10,9 @@ import base64
 from collections.abc import Iterator
 
 from benteng.audit import verify_page
-from benteng.merkle import Frontier
 from benteng.job import sha256_hex
 from benteng.lifecycle import TRANSITIONS, State
+from benteng.merkle import Frontier
 from benteng.ops.demo.report import Step
 from benteng.ops.demo.stage import Numbered, Stage, contents
 

@@ -62,7 +62,7 @@ def enter(tx: Tx, entrance: Entrance) -> Receipt:
     refusal = refusal_of(tx, entrance)
     if refusal:
         return refuse(tx, entrance, refusal)
-    owner = tx.one(_ADMIT["owner"], {"key": entrance.job.operation_key})
+    owner = tx.one(_ADMIT["owner"], {"key": entrance.job.operation_key, "type": entrance.job.type})
     if owner:
         return _known(tx, entrance, owner)
     if tx.one(_ADMIT["id_taken"], {"id": entrance.job.id}):

@@ -23,7 +23,7 @@ def of_question(tx: Tx, question: Question, *, origin: str) -> Evidence:
         origin=origin,
         artifact_ids=tuple(map(bounded, question.artifact_ids)),
         targets=tuple(map(bounded, question.targets)),
-        operation=_operation(tx, bounded(question.operation_key)),
+        operation=_operation(tx, question, origin),
     )
 
 
@@ -91,8 +91,10 @@ def _artifact(tx: Tx, artifact_id: str) -> ArtifactFact | None:
     )
 
 
-def _operation(tx: Tx, key: str) -> OperationFact | None:
-    row = tx.one(_EVIDENCE["operation"], {"key": key})
-    if row is None:
+def _operation(tx: Tx, question: Question, origin: str) -> OperationFact | None:
+    """Return who holds the key, if that is the origin's own job: of others an origin learns nothing before it tries."""
+    asked = {"key": bounded(question.operation_key), "type": bounded(question.type)}
+    row = tx.one(_EVIDENCE["operation"], asked)
+    if row is None or row["origin"] != origin:
         return None
     return OperationFact(row["job_id"], row["origin"], row["payload_sha256"], row["state"], row["epoch"])

@@ -8,7 +8,7 @@ import msgspec
 
 from benteng.audit import Event
 from benteng.errors import DefinitionError, NeedsAction, PolicyError
-from benteng.evidence import ArtifactFact, Control, Evidence
+from benteng.evidence import ArtifactFact, ArtifactState, Control, Evidence
 from benteng.job import sha256_hex
 from benteng.lifecycle import QuarantineReason
 from benteng.policy import RELOCK, TYPE_NAME, Tier, TypePolicy, check_floors
@@ -112,7 +112,8 @@ class SqliteOperator(Ledger):
         """See Operator.register_artifact."""
         why = needed(reason)
         with self.writing() as tx:
-            _only_dev(tx, "registering an artifact")
+            if fact.state is not ArtifactState.REVOKED:  # taking trust away takes one person (DESIGN section 5)
+                _only_dev(tx, "registering an artifact")
             tx.run(
                 _REGISTRY["artifact"],
                 {
@@ -147,7 +148,7 @@ def needed(reason: str) -> str:
 
 
 def _origin(tx: Tx, question: Question) -> str:
-    owner = tx.one(_ADMIT["owner"], {"key": bounded(question.operation_key)})
+    owner = tx.one(_ADMIT["owner"], {"key": bounded(question.operation_key), "type": bounded(question.type)})
     return tx.origin if owner is None else owner["origin"]
 
 

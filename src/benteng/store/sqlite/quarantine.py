@@ -142,7 +142,7 @@ def _may_replay(tx: Tx, row: Row, asked: Replay) -> None:
         raise PolicyError("S-replay", "that is not the job in quarantine", fix="replay exactly what was set apart")
     if job.generation != row["generation"] + 1:
         raise PolicyError("S-replay", "the generation is not the next one", fix="read the job again, then replay")
-    other = tx.one(_QUARANTINE["other_owner"], {"key": row["operation_key"], "seq": row["seq"]})
+    other = tx.one(_QUARANTINE["other_owner"], {"key": row["operation_key"], "type": row["type"], "seq": row["seq"]})
     if other is not None:
         raise PolicyError("S-replay", f"job {other['job_id']} has taken the operation", fix="discard this one")
     refusal = admission.refusal_to_return(tx, job)

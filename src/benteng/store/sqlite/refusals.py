@@ -22,6 +22,9 @@ _RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
 RECORDS_PER_MINUTE = 20
 """For one origin, type and rule. The rest of the minute is only counted."""
 
+KINDS_PER_MINUTE = 50
+"""Types and rules of one origin that are told apart; an origin that makes up more has them counted as one."""
+
 SUMS_PER_VERB = 100
 DUPLICATE = "S-duplicate"
 CONFLICT = "S-conflict"
@@ -33,12 +36,7 @@ _MINUTE = 60 * SECOND
 def record(tx: Tx, *, type_name: str, origin: str, rule: str, **said: Any) -> None:
     """Count one refusal, and say it to the audit unless there were too many of its kind in this minute."""
     sum_up(tx)
-    kind = {
-        "minute": tx.now // _MINUTE,
-        "origin": origin,
-        "type": type_name if type_fact(tx, type_name) else "?",
-        "rule": rule if _RULE.fullmatch(rule) else "?",
-    }
+    kind = _kind(tx, origin, type_name, rule)
     row = tx.one(_REFUSE["count"], {**kind, "limit": RECORDS_PER_MINUTE})
     event = _EVENTS.get(rule, Event.REFUSED)
     if row is not None and row["count"] <= RECORDS_PER_MINUTE:
@@ -47,6 +45,20 @@ def record(tx: Tx, *, type_name: str, origin: str, rule: str, **said: Any) -> No
         tx.note(
             event, type=kind["type"], origin=origin, rule=kind["rule"], detail="more in this minute are only counted"
         )
+
+
+def _kind(tx: Tx, origin: str, type_name: str, rule: str) -> dict[str, Any]:
+    """Return what a refusal is counted as; unknown types, odd rules and too many kinds are one."""
+    kind = {
+        "minute": tx.now // _MINUTE,
+        "origin": origin,
+        "type": type_name if type_fact(tx, type_name) else "?",
+        "rule": rule if _RULE.fullmatch(rule) else "?",
+    }
+    row = tx.one(_REFUSE["kinds"], kind)
+    if row is not None and not row["is_known"] and row["kinds"] >= KINDS_PER_MINUTE:
+        return kind | {"type": "?", "rule": "?"}
+    return kind
 
 
 def sum_up(tx: Tx) -> None:

@@ -31,6 +31,8 @@ create table operation (
   seq            integer primary key,           -- order of admission
   job_id         text not null unique,
   key            text not null,
+  name           text not null generated always as (substr(type, 1, instr(type, '@') - 1)) stored,
+                                                -- a key belongs to a type: no other type can take it
   epoch          integer not null,              -- counts the rows that have had this key
   state          text not null check (state in ({operation_states})),
   freed          integer not null check (freed = (state = 'freed')),
@@ -59,8 +61,8 @@ create table operation (
   admitted_at    integer not null,
   finished_at    integer not null default 0
 ) strict;
-create unique index operation_key on operation (key) where not freed;
-create index operation_freed on operation (key, epoch) where freed;
+create unique index operation_key on operation (key, name) where not freed;
+create index operation_freed on operation (key, name, epoch) where freed;
 create index operation_ended on operation (ended, seq) where ended is not null;
 create index operation_request on operation (request_id, seq) where request_id <> '';
 create index operation_result on operation (result_until) where result is not null;

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benteng.audit import EVENTS, Event, verify_page
-from benteng.merkle import Frontier
 from benteng.decide import Disposition
 from benteng.errors import BentengError, NeedsAction
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
 from benteng.lifecycle import State
+from benteng.merkle import Frontier
 from benteng.store.records import AuditRow, Disposal, Question
 from benteng.testing.bench import Bench, proof, quarantine, records, settlement
 from benteng.testing.conformance.base import Promises

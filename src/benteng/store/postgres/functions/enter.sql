@@ -14,6 +14,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
+  v_quiet     text[] := benteng.quiet(array(select i.type from unnest(p_jobs) i));
   v_full      text[] := benteng.full_origins(p_origins);
   v_seqs      bigint[];
   v_codes     text[];
@@ -31,7 +32,10 @@ begin
              else coalesce(p_codes[i.ordinality], g.code,
                case
                  when p_origins[i.ordinality] = any (v_full) and not exists (
-                   select from benteng.operation o where o.key = decode(i.operation_key, 'hex') and not o.freed)
+                   select from benteng.operation o
+                   where o.key = decode(i.operation_key, 'hex')
+                     and o.name = split_part(i.type, '@', 1)
+                     and not o.freed)
                    then 'S-depth||the origin has 100000 jobs waiting'
                end)
            end order by i.ordinality),
@@ -39,7 +43,7 @@ begin
          array_agg(nextval('benteng.admission') order by i.ordinality)
   into v_codes, v_states, v_seqs
   from (
-    select i.id, i.operation_key, i.ordinality, row_number() over (partition by i.id order by i.ordinality) as nth
+    select i.id, i.type, i.operation_key, i.ordinality, row_number() over (partition by i.id order by i.ordinality) as nth
     from unnest(p_jobs) with ordinality i) i
   join benteng.judge(p_jobs, p_origins, p_now) g on g.ord = i.ordinality;
 
@@ -61,7 +65,11 @@ begin
       select
         v_seqs[i.ordinality], i.id, decode(i.operation_key, 'hex'),
         1 + coalesce((
-          select max(f.epoch) from benteng.operation f where f.freed and f.key = decode(i.operation_key, 'hex')), 0),
+          select max(f.epoch)
+          from benteng.operation f
+          where f.freed
+            and f.key = decode(i.operation_key, 'hex')
+            and f.name = split_part(i.type, '@', 1)), 0),
         'reserved', decode(i.payload_sha256, 'hex'), i.type, i.tier, i.origin, i.actor, i.request_id, i.priority,
         i.policy_sha256, i.artifacts, i.targets, i.resources, i.parent, i.summary, i.generation, p_now
       from unnest(p_jobs) with ordinality i
@@ -89,7 +97,10 @@ begin
     from unnest(p_jobs) with ordinality i
     left join unnest(v_won) w (id) on w.id = i.id and v_codes[i.ordinality] is null
     left join benteng.operation o
-      on v_codes[i.ordinality] is null and o.key = decode(i.operation_key, 'hex') and not o.freed
+      on v_codes[i.ordinality] is null
+      and o.key = decode(i.operation_key, 'hex')
+      and o.name = split_part(i.type, '@', 1)
+      and not o.freed
     left join benteng.operation x on v_codes[i.ordinality] is null and x.job_id = i.id;
     exit when v_open = 0;
     if v_try = 5 then
@@ -205,6 +216,7 @@ begin
   from unnest(p_jobs) with ordinality i
   join unnest(v_disposals) with ordinality d (disposal, n) on d.n = i.ordinality
   where d.disposal <> 'admitted';
+  perform benteng.ring(v_quiet);
 end $$;
 
 -- full_origins: the origins that have too many jobs waiting. Counts only when the span of all jobs allows so many.

@@ -1,6 +1,6 @@
 -- evidence: fresh facts for each question, in order.
 --
--- Promise   reads only. For an operator the origin is that of the job which has the operation: a replay is judged as its
+-- Promise   reads only. A producer hears of an operation only when its own job holds it. For an operator the origin is that of the job which has the operation: a replay is judged as its
 --           admission was.
 create or replace function benteng_v1.evidence(p_questions benteng_v1.question[])
 returns table (
@@ -25,7 +25,9 @@ begin
   from unnest(p_questions) with ordinality q
   left join benteng.operation o
     on o.key = case when q.operation_key ~ '^[0-9a-f]{64}$' then decode(q.operation_key, 'hex') end
+    and o.name = split_part(q.type, '@', 1)
     and not o.freed
+    and (o.origin = v_me.name or v_me.facet = 'operator')
   cross join lateral benteng.facts(
     q.type, q.actor, case when v_me.facet = 'operator' then coalesce(o.origin, v_me.name) else v_me.name end,
     q.artifacts, q.targets) f

@@ -37,6 +37,7 @@ begin
   select o.job_id into v_other
   from benteng.operation o
   where o.key = v_row.operation_key
+    and o.name = split_part(v_row.type, '@', 1)
     and not o.freed
     and o.job_id <> v_row.id;
   if found then

@@ -79,6 +79,8 @@ create table benteng.operation (
   ended          text check (ended in ('completed', 'cancelled', 'discarded')),
   payload_sha256 bytea not null,
   type           text collate "C" not null,
+  name           text collate "C" not null generated always as (split_part(type, '@', 1)) stored,
+                                                             -- a key belongs to a type: no other type can take it
   tier           text not null,
   origin         text collate "C" not null,
   actor          text collate "C" not null,
@@ -105,8 +107,8 @@ create table benteng.operation (
   finished_at    timestamptz,
   check (freed = (state = 'freed'))
 ) with (fillfactor = 80);
-create unique index operation_key on benteng.operation (key) where not freed;
-create index operation_freed on benteng.operation (key, epoch) where freed;
+create unique index operation_key on benteng.operation (key, name) where not freed;
+create index operation_freed on benteng.operation (key, name, epoch) where freed;
 create index operation_request on benteng.operation (request_id, seq) where request_id <> '';
 create index operation_resource on benteng.operation using gin (resources) where resources <> '{}';
 create index operation_result on benteng.operation (result_until) where result_until is not null;

@@ -12,6 +12,7 @@ from operation o
 left join job j on j.seq = o.seq
 left join quarantine q on q.seq = o.seq
 where o.key = :key
+  and o.name = substr(:type, 1, instr(:type, '@') - 1)
   and not o.freed;
 
 -- name: id_taken
@@ -25,7 +26,12 @@ insert into operation (
   refs, parent, summary, generation, admitted_at)
 values (
   :id, :operation_key,
-  1 + coalesce((select max(epoch) from operation where key = :operation_key and freed), 0),
+  1 + coalesce((
+    select max(epoch)
+    from operation
+    where key = :operation_key
+      and name = substr(:type, 1, instr(:type, '@') - 1)
+      and freed), 0),
   'reserved', 0, :payload_sha256, :type, :tier, :origin, :actor, :request_id, :priority, :policy_sha256,
   :refs, :parent, :summary, :generation, :now)
 returning seq;

@@ -27,4 +27,5 @@ where id = :id;
 select job_id, origin, payload_sha256, state, epoch
 from operation
 where key = :key
+  and name = substr(:type, 1, instr(:type, '@') - 1)
   and not freed;

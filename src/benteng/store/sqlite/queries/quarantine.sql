@@ -31,6 +31,7 @@ where seq = :seq
 select job_id
 from operation
 where key = :key
+  and name = substr(:type, 1, instr(:type, '@') - 1)
   and not freed
   and seq <> :seq;
 

@@ -10,6 +10,12 @@ on conflict (minute, origin, type, rule) do update
 set aggregated = aggregated + (count >= :limit), count = count + 1
 returning count, aggregated;
 
+-- name: kinds
+select count(*) as kinds, coalesce(max(type = :type and rule = :rule), 0) as is_known
+from tally
+where minute = :minute
+  and origin = :origin;
+
 -- name: untold
 select minute, origin, type, rule, aggregated - reported as more
 from tally indexed by tally_open

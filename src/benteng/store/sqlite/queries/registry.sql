@@ -1,6 +1,6 @@
 -- registry.sql: artifacts and the access rule, as a `dev` installation writes them.
 --
--- Promise   a row is what the guards believe; outside `dev` only an Action may write one.
+-- Promise   a row is what the guards believe; outside `dev` only an Action may write one, but one person may revoke.
 
 -- name: artifact
 insert into artifact (id, sha256, state, expires_at)
