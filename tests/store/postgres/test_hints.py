@@ -99,7 +99,7 @@ def test_an_idle_worker_asks_less_than_once_a_second(site):
     site.effect("step second")
 
     assert 1 <= asked <= IDLE_SECONDS
-    assert time.monotonic() - started < 0.7
+    assert time.monotonic() - started < 1.0
 
 
 def statements(owner):
@@ -124,7 +124,7 @@ def test_a_listener_that_was_ended_listens_again(site):
     site.enqueue("step@1", name="third")
     site.effect("step third")
 
-    assert time.monotonic() - started < 0.7
+    assert time.monotonic() - started < 1.0
 
 
 def idle(site):
