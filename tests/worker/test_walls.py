@@ -149,6 +149,20 @@ def test_the_supervisor_sees_the_layers_that_can_be_seen(bed, worker):
     assert {"no_new_privs", "seccomp", "capabilities", "network_namespace", "ipc_namespace"} <= found
 
 
+def test_a_cell_that_lies_about_its_walls_gets_no_work(tmp_path, app_registry):
+    """A hostile import can patch our code in its own process; what /proc shows it cannot."""
+    bed = Bed(tmp_path, app_registry("liar"))
+    worker = bed.worker(name="liar", app="liar:app")
+    job = bed.enqueue("liar@1", name="a")
+
+    said = worker.wait("suspicious")
+
+    assert "a cell without" in said["why"]
+    assert "seccomp" in said["why"]
+    assert "completed" != bed.status(job).state
+    bed.close()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a pool a uid of its own")
 @pytest.mark.skipif(interpreter() is None, reason="no Python of this version that other users can run")
 def test_a_pool_of_its_own_uid(bed, root, worker):

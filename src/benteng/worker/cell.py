@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,8 +42,9 @@ def live(spawn: Spawn, keep: int, parent: int, configure: Configure, load: Calla
     os._exit(0)
 
 
+@lru_cache(maxsize=1)
 def walls_of(configure: Configure) -> linux.Walls:
-    """Return what this pool's processes may touch."""
+    """Return what this pool's processes may touch. Asked first by the zygote, so that its cells know it."""
     return linux.Walls(
         read=roots.readable(configure.read),
         listed=configure.listed,

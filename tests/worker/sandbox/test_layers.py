@@ -125,6 +125,19 @@ def test_a_link_to_a_secret_is_not_opened(tmp_path):
     assert () == readable
 
 
+def test_a_link_out_of_the_application_is_not_opened(tmp_path):
+    """What lies elsewhere is named in the pool's `read`, not by whoever can make a link."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "link").symlink_to("/etc")
+
+    assert ((str(tmp_path / "app"),), ()) == roots.application([str(tmp_path / "app")], [])
+
+
+def test_roots_are_said_once():
+    """What does not exist, and what lies in another root, costs no cell anything."""
+    assert ("/etc/ssl", "/usr") == roots.outermost(("/usr/lib", "/usr", "/etc/ssl", "/etc/ssl/certs", "/nowhere"))
+
+
 def test_only_sigsys_is_a_violation():
     """A crash of any other kind is a crash."""
     assert isolation.is_violation(signal.SIGSYS)

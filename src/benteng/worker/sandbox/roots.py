@@ -6,6 +6,7 @@ a worker compares these roots with them before it starts (`exposes`).
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
@@ -60,11 +61,21 @@ def python() -> tuple[str, ...]:
 
 def readable(given: Iterable[str]) -> tuple[str, ...]:
     """Return all that a cell may read: of system and interpreter, and what the worker gives it."""
-    return tuple(dict.fromkeys((*SYSTEM, *python(), *given)))
+    return outermost((*SYSTEM, *python(), *given))
+
+
+def outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return what exists of these, by its real path and without what lies in another: each one costs every cell."""
+    real = sorted({Path(path).resolve() for path in paths if os.path.lexists(path)})
+    kept: list[Path] = []
+    for path in real:  # sorted: a directory comes before what lies in it
+        if not any(path.is_relative_to(other) for other in kept):
+            kept.append(path)
+    return tuple(str(path) for path in kept)
 
 
 def application(roots: Iterable[str], secrets: Sequence[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the app's directories to list, and what in them may be read: nothing hidden, nothing that is secret.
+    """Return the app's directories to list, and what in them may be read: nothing hidden or secret, no link out of it.
 
     Keys and a `.env` lie beside the code more often than not. What comes into the directory later is not readable.
     """
@@ -72,7 +83,7 @@ def application(roots: Iterable[str], secrets: Sequence[Path]) -> tuple[tuple[st
     for root in roots:
         listed.append(root)
         for entry in _entries(Path(root)):
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") or not exposes(root, entry):
                 continue
             if any(exposes(str(entry), secret) for secret in secrets):
                 below = application([str(entry)], secrets) if entry.is_dir() else ((), ())
