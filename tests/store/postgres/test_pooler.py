@@ -35,24 +35,29 @@ def pooler(postgres):
         yield pooler
 
 
-@pytest.fixture
-def ledger(postgres, pooler):
-    """A fresh ledger whose facets all go through the pooler."""
-    ledger = fresh(postgres.dsn)
-    direct = ledger.site
-    ledger.site = replace(direct, address=pooler.dsn("{user}", "{database}").replace("%7B", "{").replace("%7D", "}"))
-    yield ledger
-    ledger.close()
-    ledger.site = direct
-    ledger.remove()
+class Pooled:
+    """The suite of a store, asked through the pooler."""
+
+    @pytest.fixture
+    def ledger(self, postgres, pooler):
+        """A fresh ledger whose facets all go through the pooler."""
+        ledger = fresh(postgres.dsn)
+        direct = ledger.site
+        ledger.site = replace(
+            direct, address=pooler.dsn("{user}", "{database}").replace("%7B", "{").replace("%7D", "}")
+        )
+        yield ledger
+        ledger.close()
+        ledger.site = direct
+        ledger.remove()
 
 
-class TestPooled(ClaimPromises, ExtendPromises, TurnPromises):
+class TestPooled(Pooled, ClaimPromises, ExtendPromises, TurnPromises):
     """What a worker is promised holds for sessions that are only lent."""
 
 
 @pytest.mark.long
-class TestPooledToo(AdmitPromises, SettlePromises, ReclaimPromises):
+class TestPooledToo(Pooled, AdmitPromises, SettlePromises, ReclaimPromises):
     """And what the others are promised."""
 
 
