@@ -19,7 +19,13 @@ def command() -> None:
 
 @command.command("report")
 @click.option("--pool", default=POOL_DEFAULT, show_default=True, help="Whose settings count.")
-@click.option("--tier", type=click.Choice([tier.value for tier in Tier]), default=Tier.HIGH.value, show_default=True)
+@click.option(
+    "--tier",
+    type=click.Choice([tier.value for tier in Tier]),
+    default=Tier.HIGH.value,
+    show_default=True,
+    help="Whose requirements count.",
+)
 @json_option
 @click.pass_context
 def report_command(ctx: click.Context, pool: str, tier: str, *, as_json: bool) -> None:
@@ -49,7 +55,7 @@ def test_command(ctx: click.Context, *, as_json: bool) -> None:
 
     results = trial.run()
     if as_json:
-        document("isolation.test", {"attempts": {each.name: each.ended for each in results}})
+        document("isolation-test", {"attempts": {each.name: each.ended for each in results}})
     else:
         table(("ATTEMPT", "MEDIUM", "HIGH"), [(each.name, *each.ended.values()) for each in results])
     _judge(ctx, tuple(each.name for each in results if not each.held), "a cell")
