@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from benteng import audit
+from benteng import merkle
 from benteng.keyring import load_signing_key, load_trust
 from benteng.lifecycle import QuarantineReason
 from benteng.ops.log import last_seq
@@ -115,9 +115,9 @@ def test_the_whole_log_verifies_to_the_root_that_its_export_gives(project):
     ended = project.call("audit", "verify", "--json")
     rows = [json.loads(line) for line in project.call("audit", "export").out.splitlines()]
 
-    leaves = [audit.leaf_hash(base64.b64decode(row["leaf"])) for row in rows]
+    leaves = [merkle.leaf_hash(base64.b64decode(row["leaf"])) for row in rows]
     assert (0, True, len(rows)) == (ended.code, ended.document["whole"], ended.document["size"])
-    assert audit.root(leaves).hex() == ended.document["root"]
+    assert merkle.root(leaves).hex() == ended.document["root"]
 
 
 @pytest.mark.parametrize(
