@@ -149,6 +149,18 @@ def test_the_supervisor_sees_the_layers_that_can_be_seen(bed, worker):
     assert {"no_new_privs", "seccomp", "capabilities", "network_namespace", "ipc_namespace"} <= found
 
 
+def test_exec_cells_import_behind_their_walls(bed, worker):
+    """Each of them imports the app anew, after its job layer: there even the import may not fork."""
+    worker("medium").stop()
+    started = bed.worker(name="medium", app="walls:app", cwd=bed.root / "project", keeper=False, start="exec")
+    started.wait("ready")
+
+    found = result(bed, "serial@1", "exec")
+
+    assert SHUT == found["now"]
+    assert SHUT == found["import"]
+
+
 def test_a_cell_that_lies_about_its_walls_gets_no_work(tmp_path, app_registry):
     """A hostile import can patch our code in its own process; what /proc shows it cannot."""
     bed = Bed(tmp_path, app_registry("liar"))

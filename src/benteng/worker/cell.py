@@ -47,7 +47,7 @@ def walls_of(configure: Configure) -> linux.Walls:
     """Return what this pool's processes may touch. Asked first by the zygote, so that its cells know it."""
     return linux.Walls(
         read=roots.readable(configure.read),
-        listed=configure.listed,
+        listed=(*configure.listed, roots.PACKAGE),
         write=configure.write,
         scratch=configure.scratch,
         own_uid=configure.own_uid,

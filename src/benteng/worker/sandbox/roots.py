@@ -38,6 +38,9 @@ SYSTEM: Final = (
 )
 """Public data of a Linux system; what does not exist is granted to nobody. Not /etc/ssl: it has private keys."""
 
+PACKAGE: Final = str(Path(__file__).resolve().parents[3])
+"""The directory that this package is imported from: to be listed; read is only the package itself."""
+
 DEVICES: Final = ("/dev/null",)
 
 LOADERS: Final = (
@@ -53,8 +56,7 @@ def python() -> tuple[str, ...]:
     """Return the directories of this interpreter and its packages."""
     places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     shared = sysconfig.get_config_var("LIBDIR")
-    own = Path(__file__).resolve().parents[3]
-    found = [*places, *((shared,) if isinstance(shared, str) else ()), str(own / "benteng")]
+    found = [*places, *((shared,) if isinstance(shared, str) else ()), f"{PACKAGE}/benteng"]
     found += [f"{prefix}/pyvenv.cfg" for prefix in {sys.prefix, sys.base_prefix}]
     return tuple(dict.fromkeys(place for place in found if place))
 

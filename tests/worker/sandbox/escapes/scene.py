@@ -14,6 +14,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from benteng.worker.sandbox import system
+
 HERE = Path(__file__).parent
 SITE = [str(Path(__file__).parents[4] / "src"), sysconfig.get_path("purelib")]
 SECRET = "5e9c-known-only-outside"
@@ -326,11 +328,6 @@ def status(pid):
 def descendants(pid):
     """Return the pids of all processes below one."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(word) for word in task.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *descendants(child)]
+    for child in system.children_of(pid):
+        found += [child, *descendants(child)]
     return found
