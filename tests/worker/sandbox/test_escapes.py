@@ -70,8 +70,12 @@ def other_root(scene, attempt):
 
 
 def program(scene, attempt):
-    """Another program runs as the cell, or below it."""
-    return any(_program(pid) for pid in (attempt.pid, *descendants(attempt.pid)))
+    """Another program runs as the cell, or below it; its command line is there a moment after the spawn returns."""
+    until = time.monotonic() + patience(attempt)
+    while not (found := any(_program(pid) for pid in (attempt.pid, *descendants(attempt.pid)))):
+        if time.monotonic() > until:
+            break
+    return found
 
 
 def _program(pid):
