@@ -2,9 +2,11 @@
 
 Each attempt appends begin, middle and end (long work: ticks) with its fence to a file that the store does not know,
 each with an fsync. Some cells kill themselves, supervisors are SIGKILLed and replaced, others are SIGSTOPped past their
-lease and continued. Afterwards journal, ledger and audit are compared. Exit 1 when a promise is broken.
+lease and continued; with PostgreSQL sessions are ended and the server is restarted as after a crash. Afterwards
+journal, ledger and audit are compared. Exit 1 when a promise is broken.
 
     .venv/bin/python bench/chaos.py                            # small: 3 workers, 200 jobs
+    .venv/bin/python bench/chaos.py --store postgres --terminate 20 --restart 1
     .venv/bin/python bench/chaos.py --workers 6 --jobs 2000 --json bench/results/chaos.json
 """
 
@@ -18,7 +20,6 @@ import platform
 import random
 import shutil
 import signal
-import sqlite3
 import sys
 import tempfile
 import threading
@@ -32,6 +33,7 @@ from typing import Any
 
 import msgspec
 from chaos_jobs import LEASE_SECONDS, POOL, Line, app
+from chaos_stores import STORES, Place
 
 from benteng.audit import AuditRecord, Event, Frontier, verify_page
 from benteng.clock import system_clock
@@ -48,9 +50,9 @@ FREEZE_SECONDS_MAX = 15.0
 OVERTAKEN_NANOSECONDS = 500_000_000
 SETTINGS = """\
 environment = "dev"
-dsn = "{dsn}"
 app = "chaos_jobs:app"
 poll_seconds = 0.2
+{ledger}
 
 [pool.{pool}]
 concurrency = {concurrency}
@@ -76,15 +78,12 @@ class Run:
     options: argparse.Namespace
     root: Path
     crew: Crew
+    place: Place
+    killed: list[Frozen] = field(default_factory=list[Frozen])
     faults: Counter[str] = field(default_factory=Counter[str])
     frozen: list[Frozen] = field(default_factory=list[Frozen])
     exits: dict[str, int] = field(default_factory=dict[str, int])
     started: int = 0
-
-    @property
-    def ledger(self) -> Path:
-        """The SQLite file."""
-        return self.root / "ledger" / "benteng.db"
 
     @property
     def journal(self) -> Path:
@@ -102,9 +101,10 @@ class Run:
         return [m for m in self.crew.alive() if m.name.startswith("worker") and m.pid not in frozen]
 
     def completed(self) -> int:
-        """Count the completed operations, without a verb: nothing of the measured path."""
-        with contextlib.closing(sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True)) as connection:
-            return int(connection.execute("select count(*) from operation where state = 'completed'").fetchone()[0])
+        """Count the completed operations; 0 while the ledger is away."""
+        with contextlib.suppress(Exception):  # whatever its driver says
+            return self.place.completed()
+        return 0
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -130,6 +130,9 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """Return what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--store", choices=list(STORES), default="sqlite")
+    parser.add_argument("--terminate", type=int, default=0, help="sessions of the server that are ended (postgres)")
+    parser.add_argument("--restart", type=int, default=0, help="crashes of the server (postgres)")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--resources", type=int, default=40)
@@ -148,14 +151,20 @@ def arguments() -> argparse.Namespace:
 
 def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Furnish the directory, play the run, and return what is found afterwards."""
-    home = furnish(options, root)
+    with contextlib.closing(STORES[options.store](root, POOL)) as place:
+        return measured_at(place, options, root)
+
+
+def measured_at(place: Place, options: argparse.Namespace, root: Path) -> dict[str, Any]:
+    """The same, where the ledger is."""
+    home = furnish(place, options, root)
     environ = without_ours(os.environ) | {
         "TMPDIR": str(root / "tmp"),
         "CHAOS_JOURNAL": str(root / "journal.jsonl"),
         "CHAOS_WORK_SECONDS": str(options.work_seconds),
         "CHAOS_DIES_PERCENT": str(options.dies_percent),
     }
-    run = Run(options, root, Crew(home, root / "logs", environ))
+    run = Run(options, root, Crew(home, root / "logs", environ), place)
     for name in [name for name in os.environ if name.startswith("BENTENG_")]:
         del os.environ[name]
     with contextlib.chdir(home), contextlib.closing(app):
@@ -164,16 +173,16 @@ def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
         return result_of(run, times, load)
 
 
-def furnish(options: argparse.Namespace, root: Path) -> Path:
+def furnish(place: Place, options: argparse.Namespace, root: Path) -> Path:
     """Make the directories, keys and configuration of the run; return the workers' working directory."""
     home = root / "site"
-    for directory in (root / "ledger", root / "logs", root / "tmp", home, home / "artifacts"):
+    for directory in (root / "logs", root / "tmp", home, home / "artifacts"):
         directory.mkdir(mode=0o700)
-    generate(home / ".benteng", origin=f"os:{os.getuid()}", now=system_clock())
-    dsn = f"sqlite:///{root / 'ledger' / 'benteng.db'}"
+    generate(home / ".benteng", origin=place.origin, now=system_clock())
     settings = home / "benteng.toml"
     journal = root / "journal.jsonl"
-    settings.write_text(SETTINGS.format(dsn=dsn, pool=POOL, concurrency=options.concurrency, journal=journal))
+    ledger, concurrency = place.settings(), options.concurrency
+    settings.write_text(SETTINGS.format(ledger=ledger, pool=POOL, concurrency=concurrency, journal=journal))
     settings.chmod(0o600)
     journal.touch()  # what cells write must be there when they are shut in
     shutil.copy(Path(__file__).with_name("chaos_jobs.py"), home)
@@ -239,19 +248,23 @@ def work_off(run: Run, end: float) -> None:
 
 
 def faults(options: argparse.Namespace) -> list[tuple[int, str]]:
-    """Return (after how many completed jobs, which fault), kills and freezes in turn."""
-    pairs = zip_longest(["kill"] * options.kill, ["freeze"] * options.freeze)
+    """Return (after how many completed jobs, which fault), the kinds in turn."""
+    kinds = ("kill", "freeze", "terminate", "restart")
+    pairs = zip_longest(*([kind] * getattr(options, kind) for kind in kinds))
     chosen = [kind for pair in pairs for kind in pair if kind is not None]
     step = options.jobs / (len(chosen) + 2)
     return [(int(step * (i + 1)), kind) for i, kind in enumerate(chosen)]
 
 
 def put_in(run: Run, kind: str) -> None:
-    """Kill one supervisor and replace it, or freeze one until its leases are over."""
+    """Kill one supervisor and replace it, freeze one until its leases are over, or hurt the server."""
     busy = run.workers()
     run.faults[kind] += 1
-    if kind == "kill":
+    if kind in {"terminate", "restart"}:
+        run.place.hurt(kind)
+    elif kind == "kill":
         victim = busy[run.faults["kill"] % len(busy)]
+        run.killed.append(Frozen(victim, time.monotonic(), tries_of(run, victim)))
         victim.process.send_signal(signal.SIGKILL)  # the supervisor alone: its zygote and cells must notice
         victim.process.wait()
         run.start_worker()
@@ -290,18 +303,13 @@ def at_long_work(run: Run) -> Member | None:
 
 
 def freeze(run: Run, member: Member) -> None:
-    """Stop a process outside a transaction: SQLite has one writer, and frozen inside it would stop everybody."""
+    """Stop a process where it keeps nobody from writing."""
     while True:
         member.stop()
-        with contextlib.closing(sqlite3.connect(run.ledger, timeout=0.5, isolation_level=None)) as connection:
-            try:
-                connection.execute("begin immediate")
-                connection.execute("rollback")
-            except sqlite3.OperationalError:
-                member.go_on()
-                run.faults["freeze_retried"] += 1
-                continue
-        return
+        if run.place.is_free():
+            return
+        member.go_on()
+        run.faults["freeze_retried"] += 1
 
 
 def thaw(run: Run, *, everybody: bool = False) -> None:
@@ -328,7 +336,7 @@ def is_overtaken(run: Run, frozen: Frozen) -> bool:
 def result_of(run: Run, times: dict[str, float], load: float) -> dict[str, Any]:
     """Compare journal, ledger and audit, and return the whole result."""
     lines = list(read_journal(run.journal))
-    rows, records = read_audit(f"sqlite:///{run.ledger}")
+    rows, records = read_audit(run.place.dsn("auditor"))
     promises = judge(run, lines, records) | {"audit_problems": len(verify_page(rows, 1, Frontier()).problems)}
     return {
         "schema": SCHEMA,
@@ -339,7 +347,9 @@ def result_of(run: Run, times: dict[str, float], load: float) -> dict[str, Any]:
         "seconds": {name: round(value, 2) for name, value in times.items()},
         "jobs_per_second": round(run.options.jobs / times["work"], 1),
         "transactions_per_job": round(len({r.at_us for r in records}) / run.options.jobs, 3),
-        "machine": machine(load),
+        "verb_calls": run.place.calls(),
+        "recovery": recovery(run, lines),
+        "machine": machine(load) | {"ledger": run.place.version},
     }
 
 
@@ -375,6 +385,25 @@ def stale_commits(run: Run, records: list[AuditRecord]) -> list[str]:
             elif event == "settled" and (job, fences.get(job)) in reclaimed:
                 stale.append(f"{log.name}: {job}")
     return stale
+
+
+def recovery(run: Run, lines: list[Line]) -> dict[str, float]:
+    """Return how long the work of killed supervisors waited until somebody began it again (seconds)."""
+    begun: dict[int, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.what == "begin":
+            begun[line.number].append(line)
+    waited = [
+        min(line.at for line in begun[number] if line.fence > fence) / 1e9 - killed.since
+        for killed in run.killed
+        for number, fence in killed.tries.items()
+        if any(line.fence > fence for line in begun[number])
+    ]
+    if not waited:
+        return {}
+    shares = {"p50": 0.5, "p99": 0.99}
+    found = {name: round(sorted(waited)[int(share * (len(waited) - 1))], 2) for name, share in shares.items()}
+    return {"attempts": len(waited), **found, "max": round(max(waited), 2)}
 
 
 def events_of(log: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -425,6 +454,8 @@ def seen(run: Run, lines: list[Line], records: list[AuditRecord]) -> dict[str, A
         "first_tries_cut_short": len(killed),
         "supervisors_killed": run.faults["kill"],
         "supervisors_frozen": run.faults["freeze"],
+        "sessions_ended": run.faults["terminate"],
+        "servers_crashed": run.faults["restart"],
         "frozen_in_work_longer_than_the_lease": run.faults["freeze_in_long_work"],
         "thawed_while_somebody_else_was_at_it": run.faults["overtaken"],
         "freezes_retried_inside_a_transaction": run.faults["freeze_retried"],
@@ -460,7 +491,6 @@ def machine(load: float) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
         "load_before": round(load, 2),
     }
 
@@ -468,7 +498,7 @@ def machine(load: float) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Return the result for people."""
     lines = [f"chaos: {'every promise kept' if result['kept'] else 'BROKEN'}"]
-    for heading in ("promises", "seen", "seconds", "machine"):
+    for heading in ("promises", "seen", "seconds", "recovery", "verb_calls", "machine"):
         lines.append(f"\n{heading}")
         lines += [f"  {name.replace('_', ' '):<44} {value}" for name, value in result[heading].items()]
     lines.append(f"\n  {'jobs per second':<44} {result['jobs_per_second']}")
