@@ -10,6 +10,7 @@ import pytest
 
 from benteng.config import load
 from benteng.errors import PolicyError
+from benteng.opening import settle_policies
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.worker.launch import WorkerSettings, check
 from benteng.worker.pool import Pool
@@ -138,3 +139,17 @@ def test_no_password_in_the_configuration_file(tmp_path, text):
         load(tmp_path, environ={})
 
     assert "word@" not in str(caught.value)
+
+
+def test_a_host_without_an_operators_address_applies_nothing(tmp_path, settings):
+    """A producer's or worker's host compares code and lock file, and opens no facet that it has no login for."""
+    file = tmp_path / "benteng.toml"
+    said = []
+    for environment in ("dev", "prod"):
+        file.write_text(f'environment = "{environment}"\n[dsn]\nproducer = "postgresql://a@nowhere.invalid/q"\n')
+        file.chmod(0o600)
+        config = load(tmp_path, environ={})
+
+        assert dict(settings.lock) == settle_policies(config, settings.lock, said.append)
+
+    assert "no operator's address" in said[-1]
