@@ -71,7 +71,19 @@ def test_every_writing_verb_is_under_the_knife():
 
     facets = (contract.Producer, contract.Consumer, contract.Keeper, contract.Operator, contract.Auditor)
     verbs = {name for facet in facets for name in vars(facet) if not name.startswith("_")}
-    reading = {"evidence", "status", "find", "show", "controls", "types", "health", "audit_page", "origin", "close"}
+    reading = {
+        "evidence",
+        "status",
+        "find",
+        "show",
+        "controls",
+        "types",
+        "health",
+        "audit_page",
+        "hints",
+        "origin",
+        "close",
+    }
 
     assert verbs - reading == set(SCENARIOS) - {"settle-end"}
 
