@@ -126,9 +126,9 @@ class Columns(TypedDict):
     payload_sha256: str
     schema_sha256: str
     policy_sha256: str
-    artifacts: Iterable[tuple[str, str]]
-    targets: Iterable[str]
-    resources: Iterable[str]
+    artifacts: tuple[tuple[str, str], ...]
+    targets: tuple[str, ...]
+    resources: tuple[str, ...]
     priority: int
     available_at_us: int
     generation: int

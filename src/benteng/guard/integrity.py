@@ -10,7 +10,7 @@ from __future__ import annotations
 from benteng.contract import FieldPath, PayloadLimits, artifact_refs, extract_all_from_bytes, resource_keys
 from benteng.contract.parser import read
 from benteng.contract.path import ARTIFACT
-from benteng.envelope import JobClaims, match
+from benteng.envelope import Columns, JobClaims, match
 from benteng.errors import EnvelopeError, RuleError
 from benteng.evidence import Evidence
 from benteng.guard.case import Case, Door
@@ -68,8 +68,15 @@ def claims_match(claims: JobClaims, job: Job, policy: TypePolicy) -> None:
 
     A replay below HIGH keeps the producer's envelope, which knows nothing of the generation.
     """
-    match(
-        claims,
+    columns = signed_columns(job, policy)
+    if job.tier is not Tier.HIGH:
+        columns["generation"] = claims.generation
+    match(claims, **columns)
+
+
+def signed_columns(job: Job, policy: TypePolicy) -> Columns:
+    """Return the columns of a job that its envelope signs."""
+    return Columns(
         job_id=job.id,
         type=job.type,
         tier=job.tier.value,
@@ -85,7 +92,7 @@ def claims_match(claims: JobClaims, job: Job, policy: TypePolicy) -> None:
         resources=job.refs.resources,
         priority=job.priority,
         available_at_us=job.available_at,
-        generation=job.generation if job.tier is Tier.HIGH else claims.generation,
+        generation=job.generation,
         expires_at_us=job.expires_at,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -137,16 +138,21 @@ def cancel(jobs: tuple[str, ...], reason: str, *, as_json: bool) -> None:
     """Cancel JOBS. A running one is asked to stop, and its worker answers."""
     with operator() as opened:
         done = {each.job_id: each.state for each in opened.cancel(list(jobs), reason)}
+    asked = " (a running one is asked)" if State.RUNNING in done.values() else ""
+    tell_each("cancelled", jobs, done, "are unknown or have ended", as_json=as_json, note=asked)
+
+
+def tell_each(
+    noun: str, jobs: Sequence[str], done: Mapping[str, State], else_they: str, *, as_json: bool, note: str = ""
+) -> None:
+    """Say what became of each job. Raises Fault when some of those asked for were left out."""
     if as_json:
-        document("cancelled", {"jobs": [{"job": name, "state": state.value} for name, state in done.items()]})
+        document(noun, {"jobs": [{"job": name, "state": state.value} for name, state in done.items()]})
     else:
-        table(
-            ["job", "state"],
-            [[name, f"{state}: asked" if state is State.RUNNING else state] for name, state in done.items()],
-        )
+        table(["job", f"state{note}"], [[name, state.value] for name, state in done.items()])
     left = [name for name in jobs if name not in done]
     if left:
-        raise Fault(Exit.NOT_FOUND, f"{len(left)} of {len(jobs)} jobs are unknown or have ended", fix="benteng why JOB")
+        raise Fault(Exit.NOT_FOUND, f"{len(left)} of {len(jobs)} jobs {else_they}", fix="benteng why JOB")
 
 
 @command.command
@@ -159,13 +165,7 @@ def release(jobs: tuple[str, ...], reason: str, *, as_json: bool) -> None:
         for job in jobs:
             needs_two(found(opened, job), "releasing")
         done = {each.job_id: each.state for each in opened.release(list(jobs), reason)}
-    if as_json:
-        document("released", {"jobs": [{"job": name, "state": state.value} for name, state in done.items()]})
-    else:
-        table(["job", "state"], [[name, state.value] for name, state in done.items()])
-    left = [name for name in jobs if name not in done]
-    if left:
-        raise Fault(Exit.NOT_FOUND, f"{len(left)} of {len(jobs)} jobs are not held", fix="benteng why JOB")
+    tell_each("released", jobs, done, "are not held", as_json=as_json)
 
 
 @command.command

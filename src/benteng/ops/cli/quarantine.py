@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from benteng.lifecycle import QuarantineReason, State
-from benteng.ops.cli.jobs import PAGE_MAX, query, show_job, show_page
+from benteng.ops.cli.jobs import PAGE_MAX, query, show_job, show_page, tell_each
 from benteng.ops.cli.options import found, json_lines_option, json_option, needs_two, operator, reason_option, rules
 from benteng.ops.exits import Exit, Fault
-from benteng.ops.output import document, table, write
+from benteng.ops.output import document, write
 
 CLASSES = [reason.value for reason in QuarantineReason if reason is not QuarantineReason.UNCERTAIN]
 
@@ -77,13 +77,7 @@ def discard(jobs: tuple[str, ...], reason: str, *, free: bool, as_json: bool) ->
     """Give up quarantined JOBS: a state, never a delete. An uncertain one must be resolved instead."""
     with operator() as opened, rules():
         done = {each.job_id: each.state for each in opened.discard(list(jobs), reason, free=free)}
-    if as_json:
-        document("discarded", {"jobs": [{"job": job, "as": state.value} for job, state in done.items()]})
-    else:
-        table(["job", "state"], [[job, state.value] for job, state in done.items()])
-    left = [job for job in jobs if job not in done]
-    if left:
-        raise Fault(Exit.NOT_FOUND, f"{len(left)} of {len(jobs)} jobs are not in quarantine", fix="benteng why JOB")
+    tell_each("discarded", jobs, done, "are not in quarantine", as_json=as_json)
 
 
 @command.command
