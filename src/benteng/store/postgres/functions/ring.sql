@@ -5,13 +5,14 @@
 --           no group commit (measured: a fourth of the throughput).
 -- Trust     any login may listen and notify: workers bound how often a hint makes them look.
 create or replace function benteng.quiet(p_types text[]) returns text[]
-language sql stable
+language plpgsql stable
 as $$
-  select array(
-    select distinct u.name
-    from unnest(p_types) u (name)
-    where not exists (select from benteng.job j where j.type = u.name and j.state = 'ready'))
-$$;
+begin
+  return array(
+    select u.name
+    from (select distinct t.name from unnest(p_types) t (name)) u
+    where not exists (select from benteng.job j where j.type = u.name and j.state = 'ready'));
+end $$;
 
 create or replace function benteng.ring(p_types text[]) returns void
 language plpgsql
