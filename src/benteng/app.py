@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -168,17 +168,21 @@ class Benteng:
         priority: int = PRIORITY_DEFAULT,
         delay_seconds: float = 0.0,
         run_at: datetime | None = None,
+        durability: str = "D0",
     ) -> Receipt:
         """Judge a job and let it in. The same operation again gives the first job's receipt.
 
+        durability  the class that the ledger must have: D0 (any), D1 (a disk), D2 (a synchronous replica too)
+
         Raises Refused naming rule, field and fix (Conflict: the operation exists with another payload); PolicyError
-        when the lock file does not have the type as the code defines it; KeyringError when it must be signed and
-        cannot be; StoreUnavailable. Whatever is raised, nothing was stored but the record of a refusal.
+        when the lock file does not have the type as the code defines it, or the ledger is of a lower class;
+        KeyringError when it must be signed and cannot be; StoreUnavailable. Whatever is raised, nothing was stored but
+        the record of a refusal.
         """
         from benteng.gate import JobSpec
 
         spec = JobSpec(job_type, {} if payload is None else payload, actor, request_id, priority, delay_seconds, run_at)
-        return self._receipt(self.gate.enqueue(spec))
+        return self._receipt(self.gate.enqueue(replace(spec, durability=durability)))
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> list[Receipt | Refused]:
         """Let several jobs in by one commit; one answer for each, in order. A refused one does not stop the others."""

@@ -22,6 +22,7 @@ import msgspec
 
 from benteng.errors import PolicyError
 from benteng.policy import POOL_DEFAULT
+from benteng.store.durability import Durability
 from benteng.store.records import Facet
 
 FILE_NAME = "benteng.toml"
@@ -78,6 +79,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     lock: str = ""
     keys: str = ""
     artifacts: str = ""
+    durability: Durability = Durability.D0
     poll_seconds: float = 0.5
     pool: dict[str, PoolSettings] = {}
 
@@ -91,6 +93,7 @@ class Config:
     app        `module:attribute` of the Benteng object
     lock       the reviewed policies of this host;  keys: directory of trust roots and private keys
     artifacts  directory that holds artifact files, named by their sha256
+    durability  the class that the ledger must have for jobs of this host: enqueue refuses a lower one
     """
 
     environment: Environment = Environment.DEV
@@ -100,6 +103,7 @@ class Config:
     lock: Path = field(default_factory=Path)
     keys: Path = field(default_factory=Path)
     artifacts: Path = field(default_factory=Path)
+    durability: Durability = Durability.D0
     poll_seconds: float = 0.5
     pools: Mapping[str, PoolSettings] = field(default_factory=dict[str, PoolSettings])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -153,6 +157,7 @@ def _effective(found: _File, root: Path, sources: Mapping[str, str]) -> Config:
         lock=root / (found.lock or LOCK_NAME),
         keys=keys,
         artifacts=root / (found.artifacts or "artifacts"),
+        durability=found.durability,
         poll_seconds=found.poll_seconds,
         pools={name: _absolute(pool, root) for name, pool in found.pool.items()} or {POOL_DEFAULT: PoolSettings()},
         sources=sources,

@@ -23,12 +23,13 @@ from benteng.envelope import VERSION, JobClaims, seal
 from benteng.errors import Conflict, KeyringError, PolicyError, Refused, RuleError
 from benteng.evidence import Evidence
 from benteng.guard import GATE, Case, Door, judge
-from benteng.guard.integrity import identity_of, refs_of
+from benteng.guard.integrity import identity_of, refs_of, signed_columns
 from benteng.job import Job, new_job_id
 from benteng.keyring import SigningKey
 from benteng.lifecycle import State
 from benteng.policy import PRIORITY_DEFAULT, PRIORITY_MAX, Tier, TypePolicy
 from benteng.store.contract import Producer
+from benteng.store.durability import Durability
 from benteng.store.records import Admission, Disposal, Question, Receipt, Refusal
 from benteng.task import Handler, JobType, Registry
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
@@ -51,6 +52,7 @@ class JobSpec:
     payload        an instance of the contract, a mapping of its fields, or raw JSON bytes
     delay_seconds  start no earlier than this after admission
     run_at         or no earlier than this moment (time zone required)
+    durability     the class that the ledger must have: D0 (any), D1, D2; the host's configuration may demand more
     """
 
     type: str | Handler
@@ -60,6 +62,7 @@ class JobSpec:
     priority: int = PRIORITY_DEFAULT
     delay_seconds: float = 0.0
     run_at: datetime | None = None
+    durability: str = Durability.D0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Draft:
     policy: TypePolicy
     parsed: Parsed
     delay_seconds: float = 0.0
+    durability: Durability = Durability.D0
 
     @property
     def question(self) -> Question:
@@ -88,15 +92,22 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Takes specs in through one producer facet, for one registry, under the reviewed policies of this host."""
+    """Takes specs in through one producer facet, for one registry, under the reviewed policies of this host.
+
+    durability  the class that the ledger must have for every job of this host
+    """
 
     producer: Producer
     registry: Registry
     policies: Mapping[str, TypePolicy]
     signing_key: Callable[[], SigningKey | None]
+    durability: Durability = Durability.D0
 
     def enqueue(self, spec: JobSpec) -> Receipt:
-        """Admit one job. Raises Refused (Conflict for a taken operation), KeyringError, StoreUnavailable."""
+        """Admit one job. Raises Refused (Conflict for a taken operation), KeyringError, StoreUnavailable.
+
+        Raises PolicyError (S-durability) for a ledger of a lower class than is demanded.
+        """
         answer = self.enqueue_many([spec])[0]
         if isinstance(answer, Refused):
             raise answer
@@ -144,7 +155,8 @@ class Gate:
             policy_sha256=policy.sha256,
             summary=msgspec.json.encode(job_type.shape.summary(parsed)).decode(),
         )
-        return Draft(job, job_type, policy, parsed, spec.delay_seconds)
+        durability = max(self.durability, _durability(spec))
+        return Draft(job, job_type, policy, parsed, spec.delay_seconds, durability)
 
     def judge(self, draft: Draft, evidence: Evidence, door: Door) -> Verdict:
         """Ask every guard about a draft; the type's evidence loaders run first, each within its time."""
@@ -185,14 +197,19 @@ class Gate:
         for (index, draft), evidence in zip(drafts.items(), found, strict=True):
             match self.judge(draft, evidence, Door.GATE):
                 case Admit():
-                    admissions[index] = Admission(self._finish(draft, evidence.now))
+                    admissions[index] = self._admission(draft, evidence)
                 case Hold(rule, reason):
-                    admissions[index] = Admission(self._finish(draft, evidence.now), State.HELD, rule, reason)
+                    admissions[index] = self._admission(draft, evidence, State.HELD, rule, reason)
                 case Divert(rule, reason):
-                    admissions[index] = Admission(self._finish(draft, evidence.now), State.QUARANTINED, rule, reason)
+                    admissions[index] = self._admission(draft, evidence, State.QUARANTINED, rule, reason)
                 case Refuse() as no:
                     answers[index] = Refused(no.rule, no.reason, field=no.field, fix=no.fix, suspicious=no.suspicious)
         return admissions
+
+    def _admission(
+        self, draft: Draft, evidence: Evidence, entry: State = State.READY, rule: str = "", reason: str = ""
+    ) -> Admission:
+        return Admission(self._finish(draft, evidence.now), entry, rule, reason, draft.durability)
 
     def _evidence(self, drafts: Sequence[Draft]) -> list[Evidence]:
         asked = [draft for draft in drafts if draft.needs_evidence]
@@ -256,6 +273,12 @@ def _check_names(spec: JobSpec) -> None:
         raise RuleError("G-delay", "a delay is 0 s to a year", field="delay_seconds")
 
 
+def _durability(spec: JobSpec) -> Durability:
+    if spec.durability not in set(Durability):
+        raise RuleError("G-durability", "a durability class is D0, D1 or D2", field="durability")
+    return Durability(spec.durability)
+
+
 def _instant(run_at: datetime | None) -> Instant:
     if run_at is None:
         return 0
@@ -265,28 +288,7 @@ def _instant(run_at: datetime | None) -> Instant:
 
 
 def _claims(job: Job, policy: TypePolicy, key: SigningKey, now: Instant) -> JobClaims:
-    return JobClaims(
-        version=VERSION,
-        key_id=key.key_id,
-        job_id=job.id,
-        type=job.type,
-        tier=job.tier.value,
-        origin=job.origin,
-        actor=job.actor,
-        request_id=job.request_id,
-        operation_key=job.operation_key,
-        payload_sha256=job.payload_sha256,
-        schema_sha256=policy.schema_sha256,
-        policy_sha256=job.policy_sha256,
-        artifacts=tuple((ref.id, ref.sha256) for ref in job.refs.artifacts),
-        targets=job.refs.targets,
-        resources=job.refs.resources,
-        priority=job.priority,
-        available_at_us=job.available_at,
-        generation=job.generation,
-        issued_at_us=now,
-        expires_at_us=job.expires_at,
-    )
+    return JobClaims(version=VERSION, key_id=key.key_id, issued_at_us=now, **signed_columns(job, policy))
 
 
 def _refusal(spec: JobSpec, refused: Refused, draft: Draft | None) -> Refusal:

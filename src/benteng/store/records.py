@@ -16,6 +16,7 @@ from benteng.evidence import ArtifactFact, Control
 from benteng.job import Grant, Job
 from benteng.lifecycle import OperationState, QuarantineReason, State
 from benteng.outcome import Successor
+from benteng.store.durability import Durability
 
 
 class Facet(StrEnum):
@@ -37,12 +38,14 @@ class Admission:
 
     entry      READY (the store makes it SCHEDULED when `available_at` is later), HELD or QUARANTINED (diverted)
     rule, reason  why it is held or diverted
+    durability    the class that the ledger must have which takes it
     """
 
     job: Job
     entry: State = State.READY
     rule: str = ""
     reason: str = ""
+    durability: Durability = Durability.D0
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,16 +352,42 @@ class Replay:
     reason: str
 
 
+class Severity(StrEnum):
+    """How bad a symptom is. grave: `dev` may go on with it, `prod` may not."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    GRAVE = "grave"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """One thing that a store says of itself, about what, how bad it is, and what to do."""
+
+    check: str
+    severity: Severity
+    text: str
+    fix: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What `doctor` wants to know of a store: name and version, durability class D0 to D2, findings in words."""
+    """What `doctor` wants to know of a store: name and version, durability class, findings in words.
+
+    symptoms  findings that are not simply grave
+    now       what the ledger's clock said during the call; 0: it has none of its own
+    """
 
     store: str
     version: str
-    durability: str
+    durability: Durability
     path: str = ""
     findings: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    symptoms: tuple[Symptom, ...] = ()
+    now: Instant = 0
 
 
 __all__ = [
@@ -386,9 +415,11 @@ __all__ = [
     "ResourceView",
     "Settled",
     "Settlement",
+    "Severity",
     "Staged",
     "Status",
     "Successor",
+    "Symptom",
     "Turn",
     "TypeRow",
     "WorkerFacts",

@@ -49,6 +49,7 @@ def settings(config: Config) -> dict[str, object]:
         "lock": str(config.lock),
         "keys": str(config.keys),
         "artifacts": str(config.artifacts),
+        "durability": config.durability.value,
         "poll_seconds": config.poll_seconds,
         "pool": {name: shown(pool) for name, pool in config.pools.items()},
     }

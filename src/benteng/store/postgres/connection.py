@@ -24,7 +24,8 @@ from psycopg.adapt import PyFormat
 from psycopg.rows import dict_row
 
 from benteng.errors import BentengError, FacetError, PolicyError, StoreError, StoreUnavailable
-from benteng.store.postgres import faults, wire
+from benteng.store.durability import Durability, refuse_weaker
+from benteng.store.postgres import faults, health, wire
 from benteng.store.postgres.roles import LIMITS
 from benteng.store.postgres.session import Row, Session
 from benteng.store.postgres.wire import Param, Types
@@ -47,6 +48,14 @@ SETTINGS: dict[str, Any] = {
 }
 _ALIVE: weakref.WeakSet[Ledger] = weakref.WeakSet()
 _ABANDONED: list[object] = []
+_PROTOCOL = """
+select
+  p.*,
+  current_setting('fsync') as fsync,
+  current_setting('synchronous_commit') as synchronous_commit,
+  current_setting('synchronous_standby_names') as standbys
+from benteng_v1.protocol() p
+"""
 _TYPES = """
 select t.typname, t.oid::bigint as oid, t.typarray::bigint as array
 from pg_catalog.pg_type t
@@ -84,6 +93,8 @@ class Ledger:
         self._closed = False
         self._types = Types({})
         self._login = ""
+        self.durability = Durability.D0
+        """The class of the ledger as the server was set when this connection began."""
         self._patience_seconds = place.patience_seconds or LIMITS[self.facet].statement_seconds + PATIENCE_SECONDS
         self._until = time.monotonic() + self._patience_seconds
         with self._lock:
@@ -110,11 +121,19 @@ class Ledger:
             _ABANDONED.append(self._connection)
             self._connection = None
 
-    def call(self, verb: str, *parameters: Param | None, repeatable: bool = False, resumed: bool = False) -> list[Row]:
+    def call(
+        self,
+        verb: str,
+        *parameters: Param | None,
+        repeatable: bool = False,
+        resumed: bool = False,
+        durability: Durability = Durability.D0,
+    ) -> list[Row]:
         """Call a verb and return its rows.
 
         repeatable  a second call after a lost answer changes nothing more
         resumed     this is such a second call: the server may need a moment to be there again
+        durability  the class that the ledger must have, on the very connection that carries the call
         """
         statement = _statement(verb, len(parameters))
         with self._lock:
@@ -122,7 +141,7 @@ class Ledger:
             for left in range(TRIES - 1, -1, -1):
                 left *= time.monotonic() < self._until  # noqa: PLW2901 - out of time is out of tries
                 try:
-                    return self._ask(statement, parameters)
+                    return self._ask(statement, parameters, durability)
                 except StoreUnavailable:
                     if not left or not resumed:
                         raise
@@ -141,8 +160,9 @@ class Ledger:
             self._drop()
         return lost
 
-    def _ask(self, statement: bytes, parameters: tuple[Param | None, ...]) -> list[Row]:
+    def _ask(self, statement: bytes, parameters: tuple[Param | None, ...], durability: Durability) -> list[Row]:
         session = self._connected()
+        refuse_weaker(self.durability, durability)
         session.until = self._until
         with session.cursor(binary=True) as cursor:
             return cursor.execute(statement, parameters).fetchall()
@@ -194,7 +214,7 @@ class Ledger:
     def _recognise(self, connection: Session) -> None:
         wire.register(connection)
         connection.until = self._until
-        row = connection.execute("select * from benteng_v1.protocol()").fetchone()
+        row = connection.execute(_PROTOCOL).fetchone()
         if row is None:
             raise StoreError("the ledger has no installation row. Run: benteng migrate up")
         if not row["oldest"] <= PROTOCOL <= row["newest"]:
@@ -213,6 +233,7 @@ class Ledger:
                 fix="that is fixed when it is made: use another database, or set the environment that it has",
             )
         self._login = row["login"]
+        self.durability = health.durability(row)
         found = connection.execute(_TYPES).fetchall()
         self._types = Types({each["typname"]: (each["oid"], each["array"]) for each in found})
 

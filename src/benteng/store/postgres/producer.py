@@ -8,6 +8,7 @@ from dataclasses import replace
 from benteng.evidence import Evidence
 from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX
+from benteng.store.durability import Durability
 from benteng.store.postgres import rows, wire
 from benteng.store.postgres.connection import Ledger
 from benteng.store.postgres.wire import ENTRANCE, QUESTION, REFUSAL, TEXT
@@ -33,7 +34,8 @@ class PostgresProducer(Ledger):
             return []
         jobs = self._types.many(ENTRANCE, map(wire.admission, admissions))
         refused = self._types.many(REFUSAL, map(wire.refusal, refusals))
-        found = self.call("admit", jobs, refused, repeatable=True)
+        wanted = max((each.durability for each in admissions), default=Durability.D0)
+        found = self.call("admit", jobs, refused, repeatable=True, durability=wanted)
         return [_own(rows.receipt(row), given) for row, given in zip(found, admissions, strict=True)]
 
     def status(self, job_ids: Sequence[str]) -> list[Status]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from benteng.store.durability import Durability
 from benteng.store.records import Health
 from benteng.store.sqlite.connection import WAL_BYTES_KEPT
 from benteng.store.sqlite.statements import statements
@@ -21,18 +22,18 @@ def health(tx: Tx, path: Path) -> Health:
     return Health(
         store="sqlite",
         version=sqlite3.sqlite_version,
-        durability=_durability(tx),
+        durability=durability(tx),
         path=str(path),
         findings=(*_content(tx), *_files(path)),
         counts=counts,
     )
 
 
-def _durability(tx: Tx) -> str:
-    """D1 when each commit is synced to this disk, else D0."""
+def durability(tx: Tx) -> Durability:
+    """Return D1 when each commit is synced to this disk, else D0."""
     journal, synchronous = (tx.one(_HEALTH[name]) for name in ("journal", "synchronous"))
     is_synced = bool(journal and journal[0] == "wal" and synchronous and synchronous[0] >= _FULL)
-    return "D1" if is_synced else "D0"
+    return Durability.D1 if is_synced else Durability.D0
 
 
 def _content(tx: Tx) -> list[str]:

@@ -8,11 +8,13 @@ from benteng.evidence import Evidence
 from benteng.lifecycle import QuarantineReason, State
 from benteng.redact import keyed
 from benteng.store.contract import BATCH_MAX
+from benteng.store.durability import Durability, refuse_weaker
 from benteng.store.records import Admission, Cancelled, Facet, Question, Receipt, Refusal, Status
 from benteng.store.sqlite import admission
 from benteng.store.sqlite.admission import Entrance
 from benteng.store.sqlite.cancel import cancel
 from benteng.store.sqlite.evidence import of_question
+from benteng.store.sqlite.health import durability
 from benteng.store.sqlite.refusals import record
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Ledger, Row, Tx
@@ -39,6 +41,7 @@ class SqliteProducer(Ledger):
         if not admissions and not refusals:
             return []
         with self.writing() as tx:
+            _refuse_weaker(tx, admissions)
             for refusal in refusals:
                 _record(tx, refusal)
             return _admit_all(tx, admissions)
@@ -62,6 +65,12 @@ def within_batch(items: Sequence[object]) -> None:
     """Raise ValueError for a batch that is larger than the contract allows."""
     if len(items) > BATCH_MAX:
         raise ValueError(f"at most {BATCH_MAX} in one call")
+
+
+def _refuse_weaker(tx: Tx, admissions: Sequence[Admission]) -> None:
+    wanted = max((each.durability for each in admissions), default=Durability.D0)
+    if wanted is not Durability.D0:
+        refuse_weaker(durability(tx), wanted)
 
 
 def _admit_all(tx: Tx, admissions: Sequence[Admission]) -> list[Receipt]:
