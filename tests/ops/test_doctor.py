@@ -7,8 +7,10 @@ import pytest
 from benteng.audit import AuditRecord, Event
 from benteng.clock import SECOND
 from benteng.config import load
-from benteng.ops.doctor import CHECKS, Finding, Level, examine, exit_for, observed
+from benteng.ops.doctor import CHECKS, Finding, Level, clock_skew, examine, exit_for, run_findings
 from benteng.ops.exits import Exit
+from benteng.ops.runs import Runs, observed, quantile
+from benteng.policy import LIMITS, Tier
 
 
 def levels(project, check):
@@ -130,7 +132,7 @@ def test_runs_and_silent_leases_are_observed():
     def record(event, fence, seconds):
         return AuditRecord(at_us=seconds * SECOND, event=event, job_id="j", type="greet@1", fence=fence)
 
-    runs, lost = observed(
+    runs = observed(
         [
             record(Event.CLAIMED, 1, 0),
             record(Event.COMPLETED, 1, 4),
@@ -142,4 +144,57 @@ def test_runs_and_silent_leases_are_observed():
         ]
     )
 
-    assert ({"greet@1": 4.0}, {"greet@1": 1}) == (runs, lost)
+    assert {"greet@1": Runs([4.0, 2.0], [2])} == runs
+    assert 4.0 == runs["greet@1"].longest
+
+
+@pytest.mark.parametrize("count,expected", [(0, 0.0), (1, 1.0), (99, 99.0), (100, 99.0), (200, 198.0)])
+def test_p99_is_a_run_that_was_seen(count, expected):
+    """The nearest rank: no value that no run had, and one slow run of a hundred does not count."""
+    assert expected == quantile([float(number) for number in range(1, count + 1)])
+
+
+@pytest.mark.parametrize(
+    "seconds,lost,expected",
+    [
+        ([15.0], [], []),
+        ([15.1], [], [("leases", Level.NOTE)]),
+        ([15.1], [7], [("leases", Level.WARNING), ("leases", Level.WARNING)]),
+        ([280.0], [], [("runs", Level.WARNING), ("leases", Level.NOTE)]),
+    ],
+    ids=["spans-two", "too-short", "too-short-and-lost", "near-the-deadline"],
+)
+def test_a_lease_is_compared_with_the_runs(seconds, lost, expected):
+    """Less than twice p99 is worth a note while workers extend their leases, and a warning once one was lost."""
+    limits = LIMITS[Tier.LOW]
+
+    found = list(run_findings("greet@1", Runs(seconds, lost), limits))
+
+    assert expected == [(each.check, each.level) for each in found]
+
+
+@pytest.mark.parametrize(
+    "theirs,level",
+    [
+        (9.0, Level.OK),
+        (14.0, Level.OK),
+        (8.9, Level.WARNING),
+        (15.1, Level.WARNING),
+        (43.9, Level.WARNING),
+        (44.1, Level.ERROR),
+        (-20.1, Level.ERROR),
+    ],
+)
+def test_only_skew_that_no_slow_answer_explains_is_told(theirs, level):
+    """The ledger answered within the 4 s between 10 and 14: only what lies outside of them is skew."""
+    found = clock_skew(10 * SECOND, int(theirs * SECOND), 14 * SECOND)
+
+    assert level is found.level
+
+
+def test_a_demand_that_the_ledger_cannot_meet_is_an_error(project):
+    """SQLite is one node's disk: class D1. Every enqueue of this host would be refused."""
+    (project.root / "benteng.toml").write_text('app = "jobs:app"\ndurability = "D2"\n')
+    project.call("policy", "lock")
+
+    assert ["error"] == [level for level, _ in levels(project, "durability")]

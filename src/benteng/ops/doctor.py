@@ -13,23 +13,29 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
+from math import ceil
 
 from benteng import lockfile
-from benteng.audit import AuditRecord, Event
-from benteng.clock import SECOND, microseconds, system_clock
-from benteng.config import Config, Environment
+from benteng.audit import AuditRecord
+from benteng.clock import SECOND, Instant, microseconds, system_clock
+from benteng.config import FILE_NAME, Config, Environment
 from benteng.errors import BentengError
 from benteng.keyring import INSTALLATION_KEY_FILE, TRUST_FILE, load_installation_key, load_signing_key, load_trust
-from benteng.opening import PRODUCER_KEY, dsn_of
+from benteng.opening import PRODUCER_KEY, dsn_of, has_operator
 from benteng.ops.describe import policies_of
 from benteng.ops.exits import Exit
 from benteng.ops.log import last
 from benteng.ops.reference import paths_of
+from benteng.ops.runs import Runs, observed
 from benteng.ops.why import records
-from benteng.policy import DAY_SECONDS, TypePolicy, differences, pending_for
+from benteng.policy import DAY_SECONDS, Limits, TypePolicy, differences, pending_for
 from benteng.redact import patterns
-from benteng.store.records import Facet
+from benteng.store.contract import Store
+from benteng.store.durability import Durability
+from benteng.store.open import examine as examine_as_administrator
+from benteng.store.open import is_postgres, open_auditor, open_consumer, open_keeper, open_operator, open_producer
+from benteng.store.records import Facet, Health, Severity, Symptom
 
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 37, 0)
@@ -37,6 +43,11 @@ KEY_DAYS_LEFT_MIN = 30
 RUN_SHARE_MAX = 0.8
 """A run that needs more than this share of its deadline will miss it one day."""
 RECORDS_MAX = 20_000
+SKEW_SECONDS_MAX = 1.0
+SKEW_SECONDS_ERROR = 30.0
+LEASE_RUNS_MIN = 2.0
+"""How many runs of 99 of 100 jobs a lease spans: a worker may then miss heartbeats during a whole one."""
+DBA_DSN = "BENTENG_DBA_DSN"
 
 
 class Level(StrEnum):
@@ -79,6 +90,12 @@ class Patient:
     def grave(self) -> Level:
         """Return how bad something is that only `dev` may go on with."""
         return Level.ERROR if self.prod else Level.WARNING
+
+    def found(self, symptom: Symptom) -> Finding:
+        """Return what a store says of itself as a finding of this environment."""
+        grave = symptom.severity is Severity.GRAVE
+        level = self.grave() if grave else Level(symptom.severity.value)
+        return Finding(symptom.check, level, symptom.text, symptom.fix)
 
 
 Check = Callable[[Patient], Iterable[Finding]]
@@ -172,24 +189,91 @@ def _pending(patient: Patient) -> Iterator[Finding]:
 
 
 def _store(patient: Patient) -> Iterator[Finding]:
-    from benteng.store.open import open_operator
-
     config = patient.config
-    with closing(open_operator(dsn_of(config, Facet.OPERATOR), environment=config.environment.value)) as operator:
-        health, rows, controls = operator.health(), operator.types(), operator.controls()
+    if not has_operator(config):
+        yield Finding("store", Level.NOTE, "this host has no operator's address: the ledger itself is seen elsewhere")
+        return
+    dsn = dsn_of(config, Facet.OPERATOR)
+    with closing(open_operator(dsn, environment=config.environment.value)) as operator:
+        before = system_clock()
+        health = operator.health()
+        after = system_clock()
+        rows, controls = operator.types(), operator.controls()
     where = f" at {health.path}" if health.path else ""
     yield Finding("store", Level.OK, f"{health.store} {health.version}{where}, durability {health.durability}")
-    if health.durability == "D0":
-        yield Finding("durability", patient.grave(), "a crash of the host loses jobs", "use a store of class D1 or D2")
-    for text in health.findings:
-        yield Finding("store", patient.grave(), text)
-    counts = ", ".join(f"{count} {name}" for name, count in health.counts.items() if count)
-    yield Finding("jobs", Level.OK, counts or "no jobs")
+    yield from _health(patient, health)
+    if health.now:
+        yield clock_skew(before, health.now, after)
     for switch in controls:
         text = f"{switch.scope} {switch.name} is switched to {switch.mode}: {switch.reason}"
         yield Finding("controls", Level.NOTE, text, "benteng kill --open, when the danger is over")
     for line in differences(lockfile.from_rows(rows), patient.locked):
         yield Finding("ledger", patient.grave(), f"ledger -> lock file: {line}", "benteng policy apply")
+
+
+def _health(patient: Patient, health: Health) -> Iterator[Finding]:
+    if health.durability < (wanted := patient.config.durability):
+        text = f"this host demands class {wanted}: every enqueue will be refused"
+        yield Finding("durability", Level.ERROR, text, "make the ledger durable, or demand less in benteng.toml")
+    elif health.durability is Durability.D0:
+        yield Finding("durability", patient.grave(), "a crash of the host loses jobs", "use a store of class D1 or D2")
+    for text in health.findings:
+        yield Finding("store", patient.grave(), text)
+    yield from map(patient.found, health.symptoms)
+    counts = ", ".join(f"{count} {name}" for name, count in health.counts.items() if count)
+    yield Finding("jobs", Level.OK, counts or "no jobs")
+
+
+def clock_skew(before: Instant, theirs: Instant, after: Instant) -> Finding:
+    """Compare the ledger's clock with this host's, which read `before` and `after` the ledger read its own.
+
+    What is said is the least skew that explains the three: a slow answer is no skew.
+    """
+    skew = max(theirs - after, before - theirs, 0) / SECOND
+    trip = (after - before) / SECOND
+    level = Level.ERROR if skew > SKEW_SECONDS_ERROR else Level.WARNING if skew > SKEW_SECONDS_MAX else Level.OK
+    text = f"the clocks of host and ledger differ by {skew:.1f} s at least (answer within {trip:.3f} s)"
+    return Finding(
+        "clock", level, text, "" if level is Level.OK else "run NTP on both: only the ledger's clock decides"
+    )
+
+
+def _logins(patient: Patient) -> Iterator[Finding]:
+    """Open each address as what it is configured for: a login of another facet, pool or environment is refused."""
+    config = patient.config
+    for name, dsn, opened in _addresses(config):
+        if not is_postgres(dsn):
+            continue
+        try:
+            with closing(opened()) as ledger:
+                yield Finding("logins", Level.OK, f"{name} logs in as {ledger.origin}")
+        except BentengError as error:
+            yield Finding("logins", Level.ERROR, f"{name}: {patterns(str(error))}", f"see dsn in {FILE_NAME}")
+
+
+def _addresses(config: Config) -> Iterator[tuple[str, str, Callable[[], Store]]]:
+    openers = {
+        Facet.PRODUCER: open_producer,
+        Facet.KEEPER: open_keeper,
+        Facet.OPERATOR: open_operator,
+        Facet.AUDITOR: open_auditor,
+    }
+    environment = config.environment.value
+    for facet, opener in openers.items():
+        if dsn := config.dsns.get(facet, ""):
+            yield facet.value, dsn, partial(opener, dsn, environment=environment)
+    for pool, settings in config.pools.items():
+        if dsn := settings.dsn or config.dsns.get(Facet.CONSUMER, ""):
+            yield f"consumer of pool {pool}", dsn, partial(open_consumer, dsn, pool, environment=environment)
+
+
+def _administrator(patient: Patient) -> Iterator[Finding]:
+    dsn = os.environ.get(DBA_DSN, "")
+    if dsn:
+        yield from map(patient.found, examine_as_administrator(dsn))
+    elif any(map(is_postgres, patient.config.dsns.values())):
+        text = "not examined: rights, function bodies, sessions that keep old rows from being removed"
+        yield Finding("roles", Level.NOTE, text, f"where the database is administered: {DBA_DSN}=... benteng doctor")
 
 
 def _cells(patient: Patient) -> Iterator[Finding]:
@@ -205,40 +289,32 @@ def _cells(patient: Patient) -> Iterator[Finding]:
 
 
 def _runs(patient: Patient) -> Iterator[Finding]:
-    runs, lost = observed(_last_records(patient.config))
-    for name, seconds in sorted(runs.items()):
-        policy = patient.locked.get(name)
-        if policy is not None and seconds > policy.limits.run_seconds_max * RUN_SHARE_MAX:
-            text = f"{name} ran {seconds:.1f} s of at most {policy.limits.run_seconds_max:.0f} s"
-            yield Finding("runs", Level.WARNING, text, "raise run_seconds_max, or do less in one job")
-    for name, count in sorted(lost.items()):
-        lease = patient.locked[name].limits.lease_seconds if name in patient.locked else 0.0
-        text = f"{name}: {count} leases of {lease:.0f} s ended without a word from their worker"
-        yield Finding(
-            "leases", Level.WARNING, text, "workers died or stood still: raise lease_seconds only if they did not"
-        )
+    if patient.config.dsns and Facet.AUDITOR not in patient.config.dsns:
+        yield Finding("runs", Level.NOTE, "this host has no auditor's address: runs and leases are seen elsewhere")
+        return
+    for name, runs in sorted(observed(_last_records(patient.config)).items()):
+        if name in patient.locked:
+            yield from run_findings(name, runs, patient.locked[name].limits)
 
 
-def observed(found: Iterable[AuditRecord]) -> tuple[dict[str, float], dict[str, int]]:
-    """Return the longest run in seconds, and the number of leases that ended silently, by job type."""
-    started: dict[tuple[str, int], int] = {}
-    runs: dict[str, float] = {}
-    lost: dict[str, int] = {}
-    for record in found:
-        if record.event is Event.CLAIMED:
-            started[record.job_id, record.fence] = record.at_us
-        elif record.event is Event.COMPLETED and (record.job_id, record.fence) in started:
-            seconds = (record.at_us - started[record.job_id, record.fence]) / SECOND
-            runs[record.type] = max(seconds, runs.get(record.type, 0.0))
-        elif record.event is Event.RECLAIMED:
-            lost[record.type] = lost.get(record.type, 0) + 1
-    return runs, lost
+def run_findings(name: str, runs: Runs, limits: Limits) -> Iterator[Finding]:
+    """Compare the runs of a type with its deadline and its lease."""
+    if runs.longest > limits.run_seconds_max * RUN_SHARE_MAX:
+        text = f"{name} ran {runs.longest:.1f} s of at most {limits.run_seconds_max:.0f} s"
+        yield Finding("runs", Level.WARNING, text, "raise run_seconds_max, or do less in one job")
+    if runs.lost:
+        text = f"{name}: {len(runs.lost)} leases of {limits.lease_seconds:.0f} s ended without a word from their worker"
+        fix = "workers died or stood still: raise lease_seconds only if they did not"
+        yield Finding("leases", Level.WARNING, text, fix)
+    if limits.lease_seconds < LEASE_RUNS_MIN * runs.p99:
+        # A worker extends its leases every third of them, so a short one is no fault as long as none of them is lost.
+        level = Level.WARNING if runs.lost else Level.NOTE
+        text = f"{name}: a lease of {limits.lease_seconds:.0f} s, and 99 of 100 runs end within {runs.p99:.1f} s"
+        yield Finding("leases", level, text, f"lease_seconds = {ceil(LEASE_RUNS_MIN * runs.p99)} spans two such runs")
 
 
 def _last_records(config: Config) -> list[AuditRecord]:
     """Return the records of the last day, at most RECORDS_MAX of them."""
-    from benteng.store.open import open_auditor
-
     since = system_clock() - microseconds(DAY_SECONDS)
     with closing(open_auditor(dsn_of(config, Facet.AUDITOR), environment=config.environment.value)) as auditor:
         found = [record for page in last(auditor, RECORDS_MAX) for record in records(page)]
@@ -252,6 +328,8 @@ CHECKS: dict[str, Check] = {
     "lock": _lock,
     "floors": _pending,
     "store": _store,
+    "logins": _logins,
+    "roles": _administrator,
     "cells": _cells,
     "runs": _runs,
 }

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from benteng.clock import Clock, system_clock
 from benteng.errors import PolicyError
 from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer
+from benteng.store.records import Symptom
 
 if TYPE_CHECKING:
     from benteng.store.postgres.connection import Place as RemotePlace
@@ -97,6 +98,15 @@ def open_auditor(dsn: str, *, environment: str = "dev", clock: Clock = system_cl
     from benteng.store.sqlite.auditor import SqliteAuditor
 
     return SqliteAuditor(_place(dsn, environment, clock))
+
+
+def examine(dba_dsn: str) -> list[Symptom]:
+    """Return what only the administrator of a PostgreSQL ledger sees. Raises StoreUnavailable, PolicyError."""
+    if not is_postgres(dba_dsn):
+        _refuse("the administrator's address is not that of a PostgreSQL database")
+    from benteng.store.postgres.health import examine as look
+
+    return look(dba_dsn)
 
 
 def is_postgres(dsn: str) -> bool:

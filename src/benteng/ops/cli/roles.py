@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from benteng.ops.cli.options import json_option
+from benteng.ops.cli.options import json_option, reason_option
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.output import document, say, write
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 DSN = "BENTENG_DBA_DSN"
 PASSWORD_CHARS_MAX = 1024
+speaks_option = click.option(
+    "--speaks",
+    multiple=True,
+    metavar="ACTOR:TYPE",
+    help="What a producer may enqueue, for whom: svc:web:greet@1; * is any; :greet@1 names no actor. May be repeated.",
+)
 
 
 @click.group
@@ -48,7 +54,8 @@ def print_(*, logins: Sequence[str]) -> None:
 @click.option("--facet", default="", help="What the login may do: producer, consumer, keeper, operator, auditor, ...")
 @click.option("--pool", default="", help="The one pool of a consumer.")
 @click.option("--password-stdin", is_flag=True, help="Read its password from stdin. Without: for peer or cert logins.")
-def create(*, name: str, facet: str, pool: str, password_stdin: bool) -> None:
+@speaks_option
+def create(*, name: str, facet: str, pool: str, password_stdin: bool, speaks: Sequence[str]) -> None:
     """Make owner and groups, and give each group its verbs; with NAME, make one login.
 
     May be repeated: what was granted beyond the table is taken back. A login that exists is never changed.
@@ -60,8 +67,23 @@ def create(*, name: str, facet: str, pool: str, password_stdin: bool) -> None:
         roles.install(_dsn())
         say("owner, groups and their verbs are as the table has them")
         return
-    roles.create_login(_dsn(), login, _password() if password_stdin else None)
+    speeches = [*map(roles.Speech.parse, speaks)]
+    roles.create_login(_dsn(), login, _password() if password_stdin else None, speeches)
     say(f"made {login.name}: {login.facet}{f' of pool {login.pool}' if login.pool else ''}")
+
+
+@command.command
+@click.argument("name")
+@speaks_option
+@reason_option
+def allow(*, name: str, speaks: Sequence[str], reason: str) -> None:
+    """Let the producer's login NAME enqueue more. In prod a login may enqueue nothing that nobody allowed."""
+    from benteng.store.postgres import roles
+
+    if not speaks:
+        raise Fault(Exit.USAGE, "nothing is to be allowed", fix="say what: --speaks ACTOR:TYPE")
+    new = roles.allow(_dsn(), name, [*map(roles.Speech.parse, speaks)], reason)
+    say(f"{name} may enqueue {new} more")
 
 
 @command.command

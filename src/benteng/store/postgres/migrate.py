@@ -61,7 +61,7 @@ FUNCTIONS = (
         "stage",
         "lead",
     ),
-    *("purge", "control", "quarantine", "replay", "release", "types", "registry", "find", "show", "health"),
+    *("purge", "control", "quarantine", "replay", "release", "types", "registry", "find", "show", "health", "speak"),
 )
 """The files of functions, each after those whose functions it needs when it is made."""
 

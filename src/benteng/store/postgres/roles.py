@@ -8,7 +8,7 @@ on a table.  Trust: names and pools arrive from the command line; they pass a pa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING
 
 from benteng.errors import PolicyError, StoreUnavailable
+from benteng.policy import TYPE_NAME
 from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer
 from benteng.store.records import Facet
 
@@ -81,6 +82,8 @@ LIMITS: Mapping[str, Limits] = MappingProxyType(
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _POOL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_ACTOR = re.compile(r"|\*|[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}", re.ASCII)
+_SPEAK = b"select benteng.allow_speaking(%s, %s, %s, %s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,27 @@ class Login:
             )
         if self.pool and not _POOL.fullmatch(self.pool):
             _refuse("R-pool", "pool", "is no name of a pool", "use a-z, 0-9, . _ and -")
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """What a producer's login may enqueue: one type or any (*), for one actor, any (*), or jobs that name none ("").
+
+    Raises PolicyError (R-speaks) for what cannot be.
+    """
+
+    actor: str
+    type: str
+
+    def __post_init__(self) -> None:
+        if not _ACTOR.fullmatch(self.actor) or not (self.type == "*" or TYPE_NAME.fullmatch(self.type)):
+            _refuse("R-speaks", "speaks", "is no actor and type", "write ACTOR:TYPE@MAJOR; * is any: svc:web:greet@1")
+
+    @classmethod
+    def parse(cls, text: str) -> Speech:
+        """Return what `ACTOR:TYPE` says. The actor may have colons, a type has none."""
+        actor, colon, name = text.rpartition(":")
+        return cls(actor, name if colon else "")
 
 
 def group(facet: str) -> str:
@@ -166,8 +190,8 @@ def install(dsn: str) -> None:
         connection.execute(grants_sql().encode())
 
 
-def create_login(dsn: str, login: Login, password: str | None = None) -> None:
-    """Make one login as the superuser of `dsn`. Raises StoreUnavailable, PolicyError (R-exists).
+def create_login(dsn: str, login: Login, password: str | None = None, speaks: Sequence[Speech] = ()) -> None:
+    """Make one login as the superuser of `dsn`. Raises StoreUnavailable, PolicyError (R-exists, R-speaks).
 
     Without a password it can log in only where pg_hba.conf asks for none (peer, cert). The server never sees the
     password, only its SCRAM verifier, so that no log of it has one.
@@ -178,6 +202,32 @@ def create_login(dsn: str, login: Login, password: str | None = None) -> None:
         connection.execute(login_sql(login).encode())
         if password is not None:
             _set_password(connection, login.name, password)
+        _allow(connection, login.name, speaks, f"roles create {login.name}")
+
+
+def allow(dsn: str, name: str, speaks: Sequence[Speech], reason: str) -> int:
+    """Let a producer's login enqueue more, as a superuser or a member of the owner; return how much of it is new.
+
+    Written to the audit. Raises StoreUnavailable, StoreError, PolicyError (R-speaks, S-reason).
+    """
+    with connect(dsn) as connection, connection.transaction():
+        return _allow(connection, name, speaks, reason)
+
+
+def _allow(connection: Connection, name: str, speaks: Sequence[Speech], reason: str) -> int:
+    import psycopg
+
+    from benteng.store.postgres import faults
+
+    if not speaks:
+        return 0
+    try:
+        connection.execute("set local role benteng_owner")
+        said = [connection.execute(_SPEAK, [name, each.actor, each.type, reason]).fetchone() for each in speaks]
+        connection.execute("reset role")
+    except psycopg.Error as error:
+        raise faults.translated(error, waits=True) from None
+    return said.count((True,))
 
 
 def _set_password(connection: Connection, name: str, password: str) -> None:
