@@ -6,6 +6,7 @@
 -- Trust     any login may listen and notify: workers bound how often a hint makes them look.
 create or replace function benteng.quiet(p_types text[]) returns text[]
 language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 begin
   return array(
@@ -16,6 +17,7 @@ end $$;
 
 create or replace function benteng.ring(p_types text[]) returns void
 language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 begin
   perform pg_notify('benteng', r.pool)
