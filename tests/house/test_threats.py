@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| (?P<id>[A-Z]\d+) \|(?P<rest>.*)\|$", re.MULTILINE)
-LINK = re.compile(r"\[`(?P<path>tests/[\w/.]+)(?:::(?P<test>\w+))?`\]\((?P<target>[^)]+)\)")
+LINK = re.compile(r"\[`(?P<path>(?:tests|src/benteng/testing)/[\w/.]+)(?:::(?P<test>\w+))?`\]\((?P<target>[^)]+)\)")
 PATH = re.compile(r"tests/[\w/]+\.py")
 LATER = re.compile(r"coming: issue \d+|open: no issue yet")
 
