@@ -23,11 +23,15 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: close sends RST
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with the way: seconds each chunk takes, directions that are silent, answers that are lost."""
+    """What is wrong with the way: seconds each chunk takes, directions that are silent, answers that are lost.
+
+    one_alone  after one lost answer all is well again
+    """
 
     delay_seconds: float = 0.0
     silent: frozenset[str] = frozenset()
     answers_lost: bool = False
+    one_alone: bool = False
 
 
 class Proxy:
@@ -67,10 +71,10 @@ class Proxy:
         """Let nothing through in these directions (UP to the server, DOWN from it; none named: both), nor any FIN."""
         self._set(replace(self._fault, silent=frozenset(directions or (UP, DOWN))))
 
-    def lose_answers(self) -> None:
-        """Let requests through; whoever is sent an answer gets a RST instead, and sets `lost`."""
+    def lose_answers(self, *, one: bool = False) -> None:
+        """Let requests through; whoever is sent an answer (`one`: the first) gets a RST instead, and sets `lost`."""
         self.lost.clear()
-        self._set(replace(self._fault, answers_lost=True))
+        self._set(replace(self._fault, answers_lost=True, one_alone=one))
 
     def reset(self) -> None:
         """End every open connection with a RST to both sides. New ones are served."""
@@ -136,6 +140,8 @@ class Proxy:
                 reset = fault.answers_lost and direction == DOWN
                 if not reset:
                     target.sendall(chunk)
+                elif fault.one_alone:
+                    self.heal()  # before anybody can come again
         self._end(pair, reset=reset)
         if reset:
             self.lost.set()
