@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from benteng import Tier
 from benteng.ops.cli import COMMANDS
@@ -12,7 +13,7 @@ PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def test_the_code_of_the_readme_runs():
     """All blocks, one after the other, in one module: two job types of the tiers that the text names."""
-    names = {"__name__": "readme"}
+    names: dict[str, Any] = {"__name__": "readme"}
 
     for block in PYTHON.findall(README):
         exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - our own README
