@@ -203,7 +203,7 @@ def _back(
 def _charged(spent: Counts, asked: Settlement) -> Counts:
     """Count a crash, also the one that `decide` has seen to be the last and answers with quarantine."""
     is_last = asked.disposition is Disposition.QUARANTINE and asked.reason is QuarantineReason.CRASHED
-    return with_crash(spent) if is_last or asked.disposition is Disposition.CRASH else spent
+    return with_crash(spent) if (is_last and asked.started) or asked.disposition is Disposition.CRASH else spent
 
 
 def _unstarted(spent: Counts, asked: Settlement) -> Counts:
