@@ -62,7 +62,7 @@ begin
       j.id, j.attempts, j.crashes, j.handbacks, j.snoozes, j.starts, j.alone, j.cancel_asked, t.effect,
       t.attempts_max, t.crashes_max, t.handbacks_max, t.snoozes_max, t.result_bytes_max,
       s.ordinality as ord, s.disposition, left(s.error, 2048) as error, left(s.rule, 256) as rule, s.result,
-      coalesce(s.reason, 'permanent') as reason, s.alone as asks_alone,
+      coalesce(s.reason, 'permanent') as reason, s.started, s.alone as asks_alone,
       s.disposition in ('hand_back', 'hold') or (s.disposition = 'quarantine' and not s.started) as unstarted,
       make_interval(secs => least(greatest(s.delay_seconds, t.backoff_seconds_min),
         case when s.disposition = 'snooze' then t.snooze_seconds_max else t.backoff_seconds_max end)) as delay
@@ -103,7 +103,9 @@ begin
         else c.is_free::integer
       end as attempts_to,
       c.starts - case when c.ending in ('uncertain', 'complete') then 0 else c.unstarted::integer end as starts_to,
-      c.crashes + (c.ending in ('crash', 'crashed'))::integer as crashes_to,
+      -- A crash counts wherever the job goes on to, also the last one, which a worker answers with quarantine.
+      c.crashes + (c.disposition = 'crash' or (c.disposition = 'quarantine' and c.reason = 'crashed' and c.started))::integer
+        as crashes_to,
       c.handbacks + (c.disposition in ('hand_back', 'interrupt') and c.ending in ('hand_back', 'interrupt', 'exhausted'))::integer
         as handbacks_to,
       c.snoozes + (c.ending = 'snooze')::integer as snoozes_to
