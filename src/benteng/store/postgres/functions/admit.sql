@@ -6,7 +6,7 @@ create or replace function benteng_v1.admit(p_jobs benteng_v1.entrance[], p_refu
 returns table (ord integer, disposal text, job_id uuid, state text, rule text, reason text, result bytea)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set lock_timeout = '5s'
 as $$
 #variable_conflict use_column

@@ -5,7 +5,7 @@
 create or replace function benteng_v1.purge(p_n bigint) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
   v_me         benteng.login := benteng.me('keeper');

@@ -7,7 +7,7 @@ create or replace function benteng_v1.release(p_ids uuid[], p_reason text)
 returns table (job_id uuid, state text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare

@@ -1,4 +1,7 @@
--- show: everything about one job, wherever it is now. Reads only. The audit part: see audit_page.sql.
+-- show: everything about one job, wherever it is now.
+--
+-- Promise   reads only, and no more than a few rows and 10,000 index entries for each type of the pool: `ahead` counts no
+--           further. The audit part: see audit_page.sql.
 create or replace function benteng_v1.show(p_id uuid)
 returns table (
   job_id uuid, type text, tier text, priority integer, available_at bigint, expires_at bigint, generation integer,
@@ -11,7 +14,7 @@ returns table (
   ahead bigint, resource_views text, audit text)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -40,10 +43,15 @@ begin
     case
       when j.state = 'ready' then (
         select count(*)
-        from benteng.job a
-        join benteng.job_type u on u.name = a.type and u.pool = t.pool
-        where a.state = 'ready'
-          and (a.priority, a.due_at, a.seq) < (j.priority, j.due_at, j.seq))
+        from benteng.job_type u
+        cross join lateral (
+          select
+          from benteng.job a
+          where a.type = u.name
+            and a.state = 'ready'
+            and (a.priority, a.due_at, a.seq) < (j.priority, j.due_at, j.seq)
+          limit 10000) before
+        where u.pool = t.pool)
       else 0
     end,
     (select jsonb_agg(jsonb_build_object(

@@ -6,7 +6,7 @@ returns table (
   job_id uuid, state text, reason text, error text, result bytea, available_at bigint, finished_at bigint)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare

@@ -17,7 +17,7 @@ returns table (
   denied text[], artifact_facts text[])
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
