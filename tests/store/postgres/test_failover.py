@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from contextlib import closing, contextmanager
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 
 from benteng.errors import FacetError, PolicyError, StoreUnavailable
 from benteng.lifecycle import State
 from benteng.store.open import open_consumer
 from benteng.store.postgres.history import raise_fence_epoch
+from benteng.testing.bench import audit_rows, records
 from benteng.testing.invariants import check_ledger
 from tests.support.fixtures import need
 from tests.support.servers import PostgresServer, why_no_cluster
-from tests.support.site import STEPS, Site, registry_of
+from tests.support.site import COMMAND, STEPS, Site, registry_of
 from tests.worker.bed import field
 
 BACK_SECONDS = 10.0
@@ -248,3 +251,16 @@ def test_a_ledger_goes_on_alone_only_where_every_commit_had_waited(restored, sta
     """A standby that was one of several to wait for may lack what was acknowledged: then a person decides."""
     with restored.superuser() as connection:
         assert (waited,) == connection.execute("select benteng.waits_for(%s, %s)", [standbys, name]).fetchone()
+
+
+def test_the_command_raises_the_epoch(restored):
+    """`benteng restore` finds the database by the administrator's variable alone, and says what fences are above."""
+    environ = os.environ | {"BENTENG_DBA_DSN": restored.server.dsn(dbname=restored.dbname)}
+    command = (*COMMAND, "restore", "--fence-epoch", "--reason", "moved", "--json")
+
+    refused = subprocess.run(command, check=False, capture_output=True, cwd=restored.root)
+    done = subprocess.run(command, check=True, capture_output=True, cwd=restored.root, env=environ)
+
+    assert 0 != refused.returncode
+    assert msgspec.json.decode(done.stdout)["fence_above"] > EPOCH
+    assert "restored" in [each["event"] for each in records(audit_rows(restored.auditor()))]

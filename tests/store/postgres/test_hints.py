@@ -146,6 +146,7 @@ def test_without_hints_polling_finds_everything(tmp_path, postgres):
             site.producer.close()
             site.address = postgres.dsn
             site.open()
+            site.keep()  # a claim whose answer is lost comes back by its lease
             proxy.silence(DOWN)
             job = site.enqueue("step@1", name="a")
             worker.wait("store_away")
