@@ -18,9 +18,13 @@ import pytest
 from benteng.errors import FacetError, PolicyError, StoreUnavailable
 from benteng.lifecycle import State
 from benteng.store.open import open_consumer
+from benteng.store.postgres.connection import Place
 from benteng.store.postgres.history import raise_fence_epoch
+from benteng.store.postgres.producer import PostgresProducer
+from benteng.store.records import Admission
 from benteng.testing.bench import audit_rows, records
 from benteng.testing.invariants import check_ledger
+from benteng.testing.ledger import make_job
 from tests.support.fixtures import need
 from tests.support.servers import PostgresServer, why_no_cluster
 from tests.support.site import COMMAND, STEPS, Site, registry_of
@@ -156,6 +160,24 @@ def end_the_wait(site):
     """Let the time of the leases that may have been lost pass."""
     with site.superuser() as connection:
         connection.execute("update benteng.history set claims_from = benteng.now()")
+
+
+def test_a_commit_without_its_standby_is_unknown_and_then_one_job(pair):
+    """Class D2 waits rather than lie: the call gives up, and the same admission, asked again, is the same job."""
+    with pair(sync=True) as (site, _, standby):
+        site.producer.close()
+        site.open()
+        place = Place(site.producer.place.dsn, "dev", patience_seconds=1.0)
+        job = make_job(site.policies["step@1"], origin=site.producer.origin, payload=b'{"name":"a"}')
+        standby.stop("immediate")
+        with closing(PostgresProducer(place)) as hasty, pytest.raises(StoreUnavailable):
+            hasty.admit([Admission(job)])
+
+        standby.start()
+        (receipt,) = site.producer.admit([Admission(job)])
+
+        assert (job.id, State.READY) == (receipt.job_id, receipt.state)
+        assert [job.id] == [grant.job.id for grant in claim(site)]
 
 
 @pytest.fixture
