@@ -12,43 +12,129 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from enum import StrEnum, auto
+from typing import Any, assert_never
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
     run_state_machine_as_test,
 )
 
+from benteng.clock import SECOND, Instant
 from benteng.decide import Disposition
 from benteng.errors import BentengError
 from benteng.evidence import Control, ControlMode, ControlScope
-from benteng.job import Grant, operation_key
+from benteng.job import Grant, Job, operation_key
 from benteng.lifecycle import QuarantineReason, State
+from benteng.store.contract import Operator, Producer
 from benteng.store.records import Admission, LeaseProof, Query, Replay, Settlement
 from benteng.testing.bench import Bench, proof
 from benteng.testing.invariants import check_ledger
 from benteng.testing.ledger import HIGH, LOW, MEDIUM, ONCE, POOL, Ledger, make_policy
-from benteng.testing.model import Disagreement, Model, Row, Seen
+from benteng.testing.model import Disagreement, Model, Seen
 
 MEDIUM_2 = make_policy("t.medium@2", MEDIUM.tier, resources=MEDIUM.resources)
 """The next major of MEDIUM: another type, the same operations."""
 
 POLICIES = {policy.name: policy for policy in (LOW, MEDIUM, MEDIUM_2, ONCE, HIGH)}
 TYPES = tuple(POLICIES)
-KEYS = ("host:a", "host:b", "host:c")
-SECOND_US = 1_000_000
+RESOURCES = ((), ("host:a",), ("host:a",), ("host:b",), ("host:a", "host:b"))
 DAY = 86_400
 WHY = "a reason"
 OpenLedger = Callable[[], AbstractContextManager[Ledger]]
+Switch = tuple[ControlScope, str]
 
-jobs_by_number = st.integers(0, 1_000)
-"""A job by its number, modulo how many there are: shrinks towards the first."""
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What somebody asks for. `foreign_key`: with the bytes of a key that a LOW job may have."""
+
+    type: str
+    operation: str
+    payload: bytes | None
+    resources: tuple[str, ...]
+    priority: int
+    delay_seconds: int
+    expires_seconds: int
+    entry: State
+    foreign_key: bool
+
+    def job(self, bench: Bench, now: Instant) -> Job:
+        """Return the job as a gate would make it."""
+        own = {"operation_key": operation_key(LOW.name, {"x": self.operation})} if self.foreign_key else {}
+        return bench.job(
+            POLICIES[self.type],
+            operation=self.operation,
+            payload=self.payload,
+            resources=() if self.type == LOW.name else self.resources,
+            priority=self.priority,
+            available_at=now + self.delay_seconds * SECOND if self.delay_seconds else 0,
+            expires_at=now + self.expires_seconds * SECOND if self.expires_seconds else 0,
+            **own,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ends; `number` says which."""
+
+    number: int
+    disposition: Disposition
+    reason: QuarantineReason
+    started: bool
+    delay_seconds: float
+
+    def of(self, told: LeaseProof) -> Settlement:
+        """Return the settlement that says so."""
+        is_quarantine = self.disposition is Disposition.QUARANTINE
+        return Settlement(
+            told,
+            self.disposition,
+            self.delay_seconds,
+            reason=self.reason if is_quarantine else None,
+            result=b'"done"' if self.disposition is Disposition.COMPLETE else b"",
+            started=self.started or not is_quarantine,
+        )
+
+
+class Forgery(StrEnum):
+    """What is wrong with a proof."""
+
+    NOTHING = auto()
+    FENCE = auto()
+    TOKEN = auto()
+
+
+numbers = st.integers(0, 100)
+"""Which of several, modulo how many there are: shrinks towards the first."""
+asks = st.builds(
+    Ask,
+    type=st.sampled_from((*TYPES, MEDIUM.name, MEDIUM.name)),
+    operation=st.sampled_from("123456"),
+    payload=st.sampled_from([None, None, None, b'{"x":"other"}']),
+    resources=st.sampled_from(RESOURCES),
+    priority=st.integers(0, 2),
+    delay_seconds=st.sampled_from([0, 0, 0, 5]),
+    expires_seconds=st.sampled_from([0, 0, 0, 20]),
+    entry=st.sampled_from([State.READY] * 5 + [State.HELD, State.QUARANTINED]),
+    foreign_key=st.sampled_from([False, False, False, True]),
+)
+endings = st.builds(
+    Ending,
+    number=numbers,
+    disposition=st.sampled_from(Disposition),
+    reason=st.sampled_from(QuarantineReason),
+    started=st.booleans(),
+    delay_seconds=st.sampled_from([0.0, 5.0, 1e9]),
+)
+accepted = st.sampled_from([TYPES, TYPES, TYPES[:2], TYPES[2:]])
 switches = st.sampled_from([(ControlScope.TYPE, name) for name in TYPES] + [(ControlScope.POOL, POOL)])
 
 
@@ -78,107 +164,100 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- producer ---------------------------------------------------------------------------------------------------
 
-    @rule(
-        name=st.sampled_from(TYPES),
-        operation=st.sampled_from(["1", "2", "3", None]),
-        payload=st.sampled_from([None, None, None, b'{"x":"other"}']),
-        resources=st.sets(st.sampled_from(KEYS), max_size=2),
-        when=st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 0, 5, 40]), st.sampled_from([0, 0, 0, 20, 100])),
-        entry=st.sampled_from([State.READY] * 4 + [State.HELD, State.QUARANTINED]),
-    )
-    def enqueue(self, name: str, operation: Any, payload: Any, resources: Any, when: Any, entry: State) -> None:
+    @initialize(first=st.lists(asks, min_size=4, max_size=8))
+    def begin(self, first: list[Ask]) -> None:
+        """Begin with some jobs, so that few steps go far."""
+        for ask in first:
+            self._admit(ask)
+
+    @rule(ask=asks)
+    def enqueue(self, ask: Ask) -> None:
         """Ask for a job: fresh, a duplicate, a conflict, or the same intent of another type."""
-        priority, delay, expires = when
-        job = self.bench.job(
-            POLICIES[name],
-            operation=operation,
-            payload=payload,
-            resources=() if name == LOW.name else tuple(resources),
-            priority=priority,
-            available_at=delay and self.model.now + delay * SECOND_US,
-            expires_at=expires and self.model.now + expires * SECOND_US,
-        )
-        self._admit(Admission(job, entry))
+        self._admit(ask)
 
-    @rule(name=st.sampled_from(TYPES), operation=st.sampled_from(["1", "2", "3"]))
-    def enqueue_with_a_key_of_another_type(self, name: str, operation: str) -> None:
-        """Use the bytes of a key that a LOW job may have: a key belongs to its type."""
-        key = operation_key(LOW.name, {"x": operation})
-        self._admit(Admission(self.bench.job(POLICIES[name], operation=operation, operation_key=key)))
-
-    def _admit(self, admission: Admission) -> None:
+    def _admit(self, ask: Ask) -> None:
         self.agrees = False
+        admission = Admission(ask.job(self.bench, self.model.now), ask.entry)
         (receipt,) = self.bench.admit(admission.job, entry=admission.entry)
         _agree_on({"receipt": self.model.admit(admission)}, {"receipt": replace(receipt, rule="", reason="")})
 
     @precondition(lambda self: self.model.rows)
-    @rule(number=jobs_by_number, by_operator=st.booleans())
+    @rule(number=numbers, by_operator=st.booleans())
     def cancel(self, number: int, *, by_operator: bool) -> None:
         """Cancel any job."""
-        job_id, facet = self._job(number).job.id, self.bench.operator if by_operator else self.bench.producer
+        facet: Operator | Producer = self.bench.operator if by_operator else self.bench.producer
+        job_id = self._pick(list(self.model.rows), number)
         self._same(lambda: self.model.cancel(job_id), lambda: facet.cancel([job_id], WHY))
 
     # --- consumer ---------------------------------------------------------------------------------------------------
 
-    @rule(n=st.integers(1, 4), accepts=st.sampled_from([TYPES, TYPES, TYPES[:2], TYPES[2:]]))
+    @rule(n=st.integers(1, 4), accepts=accepted)
     def claim(self, n: int, accepts: tuple[str, ...]) -> None:
         """Start jobs."""
         self.agrees = False
-        grants = self.bench.claim(n, accepts)
+        self._follow(n, accepts, self.bench.claim(n, accepts))
+
+    @precondition(lambda self: self._running())
+    @rule(ending=endings, n=st.integers(1, 4), accepts=accepted)
+    def turn(self, ending: Ending, n: int, accepts: tuple[str, ...]) -> None:
+        """End a running attempt in any way and start jobs in the same call."""
+        self.agrees = False
+        asked = ending.of(proof(self._pick(self._running(), ending.number)))
+        answer = self.bench.consumer.turn([asked], n, accepts)
+        self.bench.journal.settled(answer.settled)
+        self.bench.journal.grants(answer.grants)
+        _agree_on({"settled": tuple(self.model.settle(asked))}, {"settled": answer.settled})
+        self._follow(n, accepts, list(answer.grants))
+
+    def _follow(self, n: int, accepts: tuple[str, ...], grants: list[Grant]) -> None:
         self.model.claim(n, accepts, grants, self._seen())
         self.grants += grants
 
-    @precondition(lambda self: self.grants)
-    @rule(number=jobs_by_number, forged=st.sampled_from([0, 0, 1, 2]))
-    def extend(self, number: int, forged: int) -> None:
-        """Send the heartbeat of any attempt, also of one that is over or never was."""
-        told = self._proof(number, forged)
-        self._same(lambda: [self.model.extend(told)], lambda: self.bench.consumer.extend([told]))
-
     @precondition(lambda self: self._running())
-    @rule(number=jobs_by_number, disposition=st.sampled_from(Disposition), delay=st.sampled_from([0.0, 5.0, 1e9]))
-    def settle(self, number: int, disposition: Disposition, delay: float) -> None:
-        """End a running attempt in any way but quarantine for a given reason."""
-        told = proof(self._pick(self._running(), number))
-        self._settle(told, disposition, delay_seconds=delay, reason=QuarantineReason.PERMANENT)
-
-    @precondition(lambda self: self._running())
-    @rule(number=jobs_by_number, reason=st.sampled_from(QuarantineReason), started=st.booleans())
-    def quarantine(self, number: int, reason: QuarantineReason, *, started: bool) -> None:
-        """End a running attempt in quarantine."""
-        told = proof(self._pick(self._running(), number))
-        self._settle(told, Disposition.QUARANTINE, reason=reason, started=started)
+    @rule(ending=endings)
+    def settle(self, ending: Ending) -> None:
+        """End a running attempt in any way."""
+        self._settle(ending.of(proof(self._pick(self._running(), ending.number))))
 
     @precondition(lambda self: self.grants)
-    @rule(number=jobs_by_number, forged=st.integers(0, 2), disposition=st.sampled_from(Disposition))
-    def settle_old_or_forged(self, number: int, forged: int, disposition: Disposition) -> None:
+    @rule(ending=endings, forgery=st.sampled_from(Forgery))
+    def settle_old_or_forged(self, ending: Ending, forgery: Forgery) -> None:
         """End an attempt that may be over, or with another fence or token."""
-        self._settle(self._proof(number, forged), disposition, reason=QuarantineReason.PERMANENT)
+        self._settle(ending.of(self._proof(ending.number, forgery)))
 
-    def _settle(self, told: LeaseProof, disposition: Disposition, **fields: Any) -> None:
-        is_quarantine = disposition is Disposition.QUARANTINE
-        fields |= {"result": b'"done"'} if disposition is Disposition.COMPLETE else {}
-        fields["reason"] = fields["reason"] if is_quarantine else None
-        asked = Settlement(told, disposition, **fields)
+    def _settle(self, asked: Settlement) -> None:
         self._same(lambda: self.model.settle(asked), lambda: self.bench.settle(asked))
+
+    @precondition(lambda self: self.grants)
+    @rule(number=numbers, forgery=st.sampled_from(Forgery))
+    def extend(self, number: int, forgery: Forgery) -> None:
+        """Send the heartbeat of any attempt, also of one that is over or never was."""
+        told = self._proof(number, forgery)
+        self._same(lambda: [self.model.extend(told)], lambda: self.bench.consumer.extend([told]))
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([1, 4, 6, 31, 31, 70, 3_700, 31 * DAY]))
+    @rule(seconds=st.sampled_from([1, 6, 6, 31, 31, 70, 3_700, 31 * DAY]))
     def advance(self, seconds: int) -> None:
-        """Let time pass."""
+        """Let time pass, and send the heartbeats that tell a lease which is over from one that is not."""
         self.bench.advance(seconds)
         self.model.now = self.bench.clock()
+        told = [proof(grant) for grant in self._running()[:1]]
+        self._same(lambda: list(map(self.model.extend, told)), lambda: self.bench.consumer.extend(told))
 
-    @rule()
-    def reclaim(self) -> None:
+    @rule(seconds=st.sampled_from([0, 6, 31, 31, 70]))
+    def reclaim(self, seconds: int) -> None:
         """Take back what was lost."""
+        self.bench.advance(seconds)
+        self.model.now = self.bench.clock()
         self._same(self.model.reclaim, lambda: set(self.bench.reclaim()))
 
-    @rule()
-    def stage(self) -> None:
+    @rule(seconds=st.sampled_from([0, 0, 6, 31, 70]))
+    def stage(self, seconds: int) -> None:
         """Let the keeper do its round."""
         self.agrees = False
+        self.bench.advance(seconds)
+        self.model.now = self.bench.clock()
         staged = self.bench.stage()
         _agree_on({"staged": self.model.stage()}, {"staged": (staged.ready, staged.expired)})
 
@@ -190,13 +269,13 @@ class StoreMachine(RuleBasedStateMachine):
     # --- operator ---------------------------------------------------------------------------------------------------
 
     @rule(where=switches, mode=st.sampled_from(ControlMode))
-    def tighten(self, where: Any, mode: ControlMode) -> None:
+    def tighten(self, where: Switch, mode: ControlMode) -> None:
         """Set a switch stricter."""
         control = Control(where[0], where[1], mode, WHY)
         self._same(lambda: self.model.tighten(control), lambda: self.bench.operator.tighten(control))
 
     @precondition(lambda self: self.model.switches)
-    @rule(number=jobs_by_number, mode=st.sampled_from([ControlMode.OPEN, ControlMode.OPEN, ControlMode.HOLD]))
+    @rule(number=numbers, mode=st.sampled_from([ControlMode.OPEN, ControlMode.OPEN, ControlMode.HOLD]))
     def loosen(self, number: int, mode: ControlMode) -> None:
         """Set a switch looser."""
         scope, name = self._pick(list(self.model.switches), number)
@@ -204,39 +283,32 @@ class StoreMachine(RuleBasedStateMachine):
         self._same(lambda: self.model.loosen(control), lambda: self.bench.operator.loosen(control))
 
     @precondition(lambda self: self._in_state(State.HELD))
-    @rule(number=jobs_by_number)
+    @rule(number=numbers)
     def release(self, number: int) -> None:
         """Let a held job go on."""
         job_id = self._pick(self._in_state(State.HELD), number)
         self._same(lambda: self.model.release(job_id), lambda: self.bench.operator.release([job_id], WHY))
 
     @precondition(lambda self: self._in_state(State.QUARANTINED))
-    @rule(number=jobs_by_number, reason=st.sampled_from(QuarantineReason))
+    @rule(number=numbers, reason=st.sampled_from(QuarantineReason))
     def classify(self, number: int, reason: QuarantineReason) -> None:
         """Say what a quarantined job is."""
-        job_id = self._pick(self._in_state(State.QUARANTINED), number)
-        operator = self.bench.operator
+        job_id, operator = self._pick(self._in_state(State.QUARANTINED), number), self.bench.operator
         self._same(lambda: self.model.classify(job_id, reason), lambda: operator.classify(job_id, reason, "a note"))
 
     @precondition(lambda self: self._in_state(State.QUARANTINED))
-    @rule(number=jobs_by_number, free=st.booleans())
-    def discard(self, number: int, *, free: bool) -> None:
-        """Give up a quarantined job."""
+    @rule(number=numbers, free=st.booleans(), happened=st.booleans())
+    def give_up(self, number: int, *, free: bool, happened: bool) -> None:
+        """Discard a quarantined job; when that must be refused, say whether its effect happened."""
         job_id, operator = self._pick(self._in_state(State.QUARANTINED), number), self.bench.operator
         self._same(lambda: self.model.discard(job_id, free=free), lambda: operator.discard([job_id], WHY, free=free))
-
-    @precondition(lambda self: self._in_state(State.QUARANTINED))
-    @rule(number=jobs_by_number, happened=st.booleans())
-    def resolve(self, number: int, *, happened: bool) -> None:
-        """Say whether it happened."""
-        job_id, operator = self._pick(self._in_state(State.QUARANTINED), number), self.bench.operator
         self._same(
             lambda: self.model.resolve(job_id, happened=happened),
             lambda: operator.resolve(job_id, happened=happened, reason=WHY),
         )
 
     @precondition(lambda self: self._in_state(State.QUARANTINED))
-    @rule(number=jobs_by_number, entry=st.sampled_from([State.READY, State.READY, State.HELD]))
+    @rule(number=numbers, entry=st.sampled_from([State.READY, State.READY, State.HELD]))
     def replay(self, number: int, entry: State) -> None:
         """Bring a quarantined job back."""
         job = self.model.rows[self._pick(self._in_state(State.QUARANTINED), number)].job
@@ -285,9 +357,6 @@ class StoreMachine(RuleBasedStateMachine):
     def _pick(self, several: list[Any], number: int) -> Any:
         return several[number % len(several)]
 
-    def _job(self, number: int) -> Row:
-        return self._pick(list(self.model.rows.values()), number)
-
     def _in_state(self, state: State) -> list[str]:
         return [row.job.id for row in self.model.rows.values() if row.state is state]
 
@@ -295,9 +364,17 @@ class StoreMachine(RuleBasedStateMachine):
         fences = {row.fence for row in self.model.rows.values() if row.state is State.RUNNING}
         return [grant for grant in self.grants if grant.lease.fence in fences]
 
-    def _proof(self, number: int, forged: int) -> LeaseProof:
+    def _proof(self, number: int, forgery: Forgery) -> LeaseProof:
         told = proof(self._pick(self.grants, number))
-        return (told, replace(told, fence=told.fence + 1), replace(told, token="0" * 32))[forged]
+        match forgery:
+            case Forgery.NOTHING:
+                return told
+            case Forgery.FENCE:
+                return replace(told, fence=told.fence + 1)
+            case Forgery.TOKEN:
+                return replace(told, token="0" * 32)
+            case _:
+                assert_never(forgery)
 
 
 OF_JOB = ("id", "type", "payload_sha256", "operation_key", "generation", "refs")
