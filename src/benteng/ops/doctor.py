@@ -22,7 +22,7 @@ from benteng.clock import SECOND, Instant, microseconds, system_clock
 from benteng.config import FILE_NAME, Config, Environment
 from benteng.errors import BentengError
 from benteng.keyring import INSTALLATION_KEY_FILE, TRUST_FILE, load_installation_key, load_signing_key, load_trust
-from benteng.opening import PRODUCER_KEY, dsn_of, has_operator
+from benteng.opening import PRODUCER_KEY, dsn_of
 from benteng.ops.describe import policies_of
 from benteng.ops.exits import Exit
 from benteng.ops.log import last
@@ -86,6 +86,15 @@ class Patient:
         """What the code says, asked in a child."""
         variables = sorted({name for pool in self.config.pools.values() for name in pool.env})
         return policies_of(self.config.app, paths_of(self.config.root), variables)
+
+    def has(self, facet: Facet) -> bool:
+        """Whether this host may open a facet: each of the embedded ledger, only what is named of another.
+
+        An administrator's shell without an address has none: doctor makes no file there.
+        """
+        dsns = self.config.dsns
+        is_embedded = not dsns and not any(pool.dsn for pool in self.config.pools.values())
+        return facet in dsns or (is_embedded and DBA_DSN not in os.environ)
 
     def grave(self) -> Level:
         """Return how bad something is that only `dev` may go on with."""
@@ -190,7 +199,7 @@ def _pending(patient: Patient) -> Iterator[Finding]:
 
 def _store(patient: Patient) -> Iterator[Finding]:
     config = patient.config
-    if not has_operator(config):
+    if not patient.has(Facet.OPERATOR):
         yield Finding("store", Level.NOTE, "this host has no operator's address: the ledger itself is seen elsewhere")
         return
     dsn = dsn_of(config, Facet.OPERATOR)
@@ -289,7 +298,7 @@ def _cells(patient: Patient) -> Iterator[Finding]:
 
 
 def _runs(patient: Patient) -> Iterator[Finding]:
-    if patient.config.dsns and Facet.AUDITOR not in patient.config.dsns:
+    if not patient.has(Facet.AUDITOR):
         yield Finding("runs", Level.NOTE, "this host has no auditor's address: runs and leases are seen elsewhere")
         return
     for name, runs in sorted(observed(_last_records(patient.config)).items()):
