@@ -9,7 +9,7 @@ from benteng.testing.machine import check_store
 from benteng.testing.postgres import fresh
 
 LONG = os.environ.get("BENTENG_TEST_LONG") == "1"
-LIVES = settings(max_examples=500 if LONG else 12, stateful_step_count=60)
+LIVES = settings(max_examples=500 if LONG else 8, stateful_step_count=60)
 
 
 def test_any_life_of_the_store_is_one_of_the_model(postgres):

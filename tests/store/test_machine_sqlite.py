@@ -11,7 +11,7 @@ from benteng.testing.machine import check_store
 from benteng.testing.sqlite import SqliteLedger
 
 LONG = os.environ.get("BENTENG_TEST_LONG") == "1"
-LIVES = settings(max_examples=2_000 if LONG else 60, stateful_step_count=60)
+LIVES = settings(max_examples=2_000 if LONG else 40, stateful_step_count=60)
 
 
 MEMORY = Path("/dev/shm")  # every verb is synced: a disk makes a life ten times longer
