@@ -199,7 +199,7 @@ ENTRIES = {
     show: 10,
     show_last_in_line: 4_000,
     find: 10,
-    audit_page: 5_000,
+    audit_page: 3_000,
     purge: 1,
 }
 """How many index entries a verb may read for each job in its hands, once on the way in and once for every check.
