@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benteng.decide import Disposition  # noqa: E402 - the root must be found first
+from benteng.store.records import Admission  # noqa: E402
 from benteng.testing.bench import Bench, proof, settlement  # noqa: E402
 from benteng.testing.crowd import Crowd, fill  # noqa: E402
 from benteng.testing.ledger import ACCEPTS, LOW, TYPES, make_policy  # noqa: E402
@@ -70,25 +71,40 @@ def ledger_with(server: PostgresServer, crowd: Crowd) -> tuple[PostgresLedger, p
     return ledger, owner
 
 
-def crowded(server: PostgresServer, ready: int) -> dict[str, Any]:
-    """Measure the verbs where so many are ready."""
-    ledger, owner = ledger_with(server, Crowd(ready, FINISHED if ready > SLOTS * CALLS else 1_000, 0))
-    bench, found = Bench(ledger, types=()), {}
-    times = {name: Times() for name in ("claim", "extend", "settle", "admit_500", "stage", "reclaim")}
-    for _ in range(CALLS):
-        bench.admit(*(bench.job(LOW) for _ in range(max(0, SLOTS if ready <= SLOTS * CALLS else 0))))
-        grants = times["claim"].call(bench.consumer.claim, SLOTS, ACCEPTS)
-        times["extend"].call(bench.consumer.extend, [proof(each) for each in grants])
-        times["settle"].call(bench.consumer.settle, [settlement(each) for each in grants])
-    for _ in range(10):
-        jobs = [bench.job(LOW) for _ in range(500)]
-        times["admit_500"].call(bench.admit, *jobs)
-        times["stage"].call(bench.stage)
-        times["reclaim"].call(bench.reclaim)
-    found = {name: each.summary() for name, each in times.items()}
-    owner.close()
-    ledger.remove()
-    return found
+class Place:
+    """A ledger in which so many are ready, and how long its verbs took."""
+
+    def __init__(self, server: PostgresServer, ready: int) -> None:
+        self.ledger, self.owner = ledger_with(server, Crowd(ready, FINISHED))
+        self.bench = Bench(self.ledger, types=())
+        self.times = {name: Times() for name in ("claim", "extend", "settle", "admit_500", "stage", "reclaim")}
+
+    def work(self) -> None:
+        """Let some in, start them, renew them and complete them."""
+        self.bench.admit(*(self.bench.job(LOW) for _ in range(SLOTS)))
+        grants = self.times["claim"].call(self.bench.consumer.claim, SLOTS, ACCEPTS)
+        self.times["extend"].call(self.bench.consumer.extend, [proof(each) for each in grants])
+        self.times["settle"].call(self.bench.consumer.settle, [settlement(each) for each in grants])
+
+    def enter(self) -> None:
+        """Let 500 in, and let the keeper look."""
+        admissions = [Admission(self.bench.job(LOW)) for _ in range(500)]
+        self.times["admit_500"].call(self.bench.producer.admit, admissions)
+        self.times["stage"].call(self.bench.stage)
+        self.times["reclaim"].call(self.bench.reclaim)
+
+
+def crowded(server: PostgresServer, sizes: list[int], calls: int) -> dict[str, Any]:
+    """Measure ledgers of several sizes by turns, so that whatever else the machine does meets all of them."""
+    places = {size: Place(server, size) for size in sizes}
+    for verb, times in ((Place.work, calls), (Place.enter, 10)):
+        for _ in range(times):
+            for place in places.values():
+                verb(place)
+    for place in places.values():
+        place.owner.close()
+        place.ledger.remove()
+    return {f"{size} ready": {verb: t.summary() for verb, t in place.times.items()} for size, place in places.items()}
 
 
 def running(server: PostgresServer, count: int) -> dict[str, Any]:
@@ -147,6 +163,7 @@ def main() -> None:
     """Measure and print; with --json also write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="how many jobs are ready")
+    parser.add_argument("--calls", type=int, default=CALLS, help="how many claims of 50 for each")
     parser.add_argument("--running", type=int, default=20_000, help="how many run, for the keeper")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each part of the storm is")
     parser.add_argument("--finished", type=int, default=1_000_000, help="finished jobs beside the storm")
@@ -160,9 +177,8 @@ def main() -> None:
         durable=True, settings={"shared_buffers": "256MB", "autovacuum_naptime": "10s"}
     ) as server:
         found["machine"]["postgres"] = server.version()
-        for size in asked.sizes:
-            found["milliseconds"][f"{size} ready"] = crowded(server, size)
-            print(size, found["milliseconds"][f"{size} ready"], flush=True)
+        found["milliseconds"] |= crowded(server, asked.sizes, asked.calls)
+        print(found["milliseconds"], flush=True)
         found["milliseconds"][f"{asked.running} running"] = running(server, asked.running)
         print(found["milliseconds"][f"{asked.running} running"], flush=True)
         found["storm"] = storm(server, asked.finished, asked.seconds)
