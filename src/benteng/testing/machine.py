@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum, auto
+from functools import partial
 from typing import Any, assert_never
 
 from hypothesis import HealthCheck, settings
@@ -32,7 +33,7 @@ from benteng.decide import Disposition
 from benteng.errors import BentengError
 from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.job import Grant, Job, operation_key
-from benteng.lifecycle import QuarantineReason, State
+from benteng.lifecycle import ACTIVE, QuarantineReason, State
 from benteng.store.contract import Operator, Producer
 from benteng.store.records import Admission, LeaseProof, Query, Replay, Settlement
 from benteng.testing.bench import Bench, proof
@@ -47,6 +48,7 @@ POLICIES = {policy.name: policy for policy in (LOW, MEDIUM, MEDIUM_2, ONCE, HIGH
 TYPES = tuple(POLICIES)
 RESOURCES = ((), ("host:a",), ("host:a",), ("host:b",), ("host:a", "host:b"))
 DAY = 86_400
+FEW = 2
 WHY = "a reason"
 OpenLedger = Callable[[], AbstractContextManager[Ledger]]
 Switch = tuple[ControlScope, str]
@@ -129,7 +131,7 @@ asks = st.builds(
 endings = st.builds(
     Ending,
     number=numbers,
-    disposition=st.sampled_from(Disposition),
+    disposition=st.sampled_from([*Disposition, Disposition.COMPLETE, Disposition.QUARANTINE]),
     reason=st.sampled_from(QuarantineReason),
     started=st.booleans(),
     delay_seconds=st.sampled_from([0.0, 5.0, 1e9]),
@@ -181,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
         (receipt,) = self.bench.admit(admission.job, entry=admission.entry)
         _agree_on({"receipt": self.model.admit(admission)}, {"receipt": replace(receipt, rule="", reason="")})
 
-    @precondition(lambda self: self.model.rows)
+    @precondition(lambda self: len(self._in_state(*ACTIVE)) > FEW)
     @rule(number=numbers, by_operator=st.booleans())
     def cancel(self, number: int, *, by_operator: bool) -> None:
         """Cancel any job."""
@@ -196,6 +198,16 @@ class StoreMachine(RuleBasedStateMachine):
         """Start jobs."""
         self.agrees = False
         self._follow(n, accepts, self.bench.claim(n, accepts))
+
+    @rule(n=st.integers(1, 4), several=st.lists(endings, max_size=3))
+    def work(self, n: int, several: list[Ending]) -> None:
+        """Start jobs and end some of those that run."""
+        self.agrees = False
+        self._follow(n, TYPES, self.bench.claim(n, TYPES))
+        self.model.wake(self._seen())
+        for ending in several[: len(self._running())]:
+            self._settle(ending.of(proof(self._pick(self._running(), ending.number))))
+            self.model.wake(self._seen())
 
     @precondition(lambda self: self._running())
     @rule(ending=endings, n=st.integers(1, 4), accepts=accepted)
@@ -221,53 +233,47 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.grants)
     @rule(ending=endings, forgery=st.sampled_from(Forgery))
-    def settle_old_or_forged(self, ending: Ending, forgery: Forgery) -> None:
-        """End an attempt that may be over, or with another fence or token."""
-        self._settle(ending.of(self._proof(ending.number, forgery)))
+    def use_an_old_or_forged_proof(self, ending: Ending, forgery: Forgery) -> None:
+        """Extend and end an attempt that may be over, or with another fence or token."""
+        told = self._proof(ending.number, forgery)
+        self._same(lambda: [self.model.extend(told)], lambda: self.bench.consumer.extend([told]))
+        self._settle(ending.of(told))
 
     def _settle(self, asked: Settlement) -> None:
         self._same(lambda: self.model.settle(asked), lambda: self.bench.settle(asked))
 
-    @precondition(lambda self: self.grants)
-    @rule(number=numbers, forgery=st.sampled_from(Forgery))
-    def extend(self, number: int, forgery: Forgery) -> None:
-        """Send the heartbeat of any attempt, also of one that is over or never was."""
-        told = self._proof(number, forgery)
-        self._same(lambda: [self.model.extend(told)], lambda: self.bench.consumer.extend([told]))
-
     # --- time -------------------------------------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([1, 6, 6, 31, 31, 70, 3_700, 31 * DAY]))
-    def advance(self, seconds: int) -> None:
-        """Let time pass, and send the heartbeats that tell a lease which is over from one that is not."""
-        self.bench.advance(seconds)
-        self.model.now = self.bench.clock()
-        told = [proof(grant) for grant in self._running()[:1]]
-        self._same(lambda: list(map(self.model.extend, told)), lambda: self.bench.consumer.extend(told))
-
-    @rule(seconds=st.sampled_from([0, 6, 31, 31, 70]))
-    def reclaim(self, seconds: int) -> None:
-        """Take back what was lost."""
-        self.bench.advance(seconds)
-        self.model.now = self.bench.clock()
-        self._same(self.model.reclaim, lambda: set(self.bench.reclaim()))
-
-    @rule(seconds=st.sampled_from([0, 0, 6, 31, 70]))
+    @rule(seconds=st.sampled_from([0, 1, 6, 70]))
     def stage(self, seconds: int) -> None:
-        """Let the keeper do its round."""
-        self.agrees = False
-        self.bench.advance(seconds)
-        self.model.now = self.bench.clock()
+        """Let time pass and the keeper do its round."""
+        self._pass(seconds)
         staged = self.bench.stage()
         _agree_on({"staged": self.model.stage()}, {"staged": (staged.ready, staged.expired)})
 
-    @rule()
-    def purge(self) -> None:
-        """Forget what may be forgotten."""
+    @rule(seconds=st.sampled_from([1, 31, 31, 70]))
+    def reclaim(self, seconds: int) -> None:
+        """Let time pass and take back what was lost."""
+        self._pass(seconds)
+        self._same(self.model.reclaim, lambda: set(self.bench.reclaim()))
+
+    @precondition(lambda self: self.grants)
+    @rule(seconds=st.sampled_from([20, 20, 20, 31 * DAY]))
+    def live_on(self, seconds: int) -> None:
+        """Let time pass, forget what is past its retention, and send heartbeats for all attempts."""
+        self._pass(seconds)
         self._same(self.model.purge, lambda: self.bench.keeper.purge(1_000))
+        told = [proof(grant) for grant in self.grants]
+        self._same(lambda: list(map(self.model.extend, told)), lambda: self.bench.consumer.extend(told))
+
+    def _pass(self, seconds: int) -> None:
+        self.agrees = False
+        self.bench.advance(seconds)
+        self.model.now = self.bench.clock()
 
     # --- operator ---------------------------------------------------------------------------------------------------
 
+    @precondition(lambda self: len(self.model.switches) < FEW)
     @rule(where=switches, mode=st.sampled_from(ControlMode))
     def tighten(self, where: Switch, mode: ControlMode) -> None:
         """Set a switch stricter."""
@@ -275,12 +281,13 @@ class StoreMachine(RuleBasedStateMachine):
         self._same(lambda: self.model.tighten(control), lambda: self.bench.operator.tighten(control))
 
     @precondition(lambda self: self.model.switches)
-    @rule(number=numbers, mode=st.sampled_from([ControlMode.OPEN, ControlMode.OPEN, ControlMode.HOLD]))
-    def loosen(self, number: int, mode: ControlMode) -> None:
-        """Set a switch looser."""
-        scope, name = self._pick(list(self.model.switches), number)
-        control = Control(scope, name, mode, WHY)
-        self._same(lambda: self.model.loosen(control), lambda: self.bench.operator.loosen(control))
+    @rule(mode=st.sampled_from([ControlMode.OPEN, ControlMode.OPEN, ControlMode.HOLD]))
+    def loosen(self, mode: ControlMode) -> None:
+        """Set every switch looser that was thrown."""
+        for scope, name in list(self.model.switches):
+            control = Control(scope, name, mode, WHY)
+            self._same(partial(self.model.loosen, control), partial(self.bench.operator.loosen, control))
+            self.model.wake(self._seen())
 
     @precondition(lambda self: self._in_state(State.HELD))
     @rule(number=numbers)
@@ -357,8 +364,8 @@ class StoreMachine(RuleBasedStateMachine):
     def _pick(self, several: list[Any], number: int) -> Any:
         return several[number % len(several)]
 
-    def _in_state(self, state: State) -> list[str]:
-        return [row.job.id for row in self.model.rows.values() if row.state is state]
+    def _in_state(self, *states: State) -> list[str]:
+        return [row.job.id for row in self.model.rows.values() if row.state in states]
 
     def _running(self) -> list[Grant]:
         fences = {row.fence for row in self.model.rows.values() if row.state is State.RUNNING}

@@ -99,7 +99,11 @@ class Row:
 
 @dataclass(slots=True)
 class Model:
-    """Jobs by id, holders by resource key, switches. `now` is the store's clock; `let_go`: keys that need a waker."""
+    """Jobs by id, holders by resource key, switches. `now` is the store's clock.
+
+    let_go        keys that somebody who waits for them must be awake for, since the last look at the store
+    fence_before  the last fence at that look
+    """
 
     policies: Mapping[str, TypePolicy]
     now: Instant
@@ -114,6 +118,7 @@ class Model:
     let_go: set[str] = field(default_factory=set[str])
     admitted: int = 0
     fence: int = 0
+    fence_before: int = 0
 
     # --- producer ---------------------------------------------------------------------------------------------------
 
@@ -359,6 +364,8 @@ class Model:
         where = control.scope, control.name
         _allow(control.mode.rank < self.switches.get(where, ControlMode.OPEN).rank)
         self.switches[where] = control.mode
+        if control.mode is ControlMode.OPEN:
+            del self.switches[where]
         self.sweep()
 
     def mode(self, policy: TypePolicy) -> ControlMode:
@@ -453,8 +460,11 @@ class Model:
         for key in {row.waits_for for row in self.rows.values() if row.state is State.BLOCKED}:
             line = [row for row in self._startable(State.BLOCKED) if row.waits_for == key]
             woken = [row for row in line if seen[row.job.id].state is State.READY]
-            _agree(not woken or key not in self.holders, f"woken for {key}, which is held")
-            _agree(woken == line[: len(woken)], f"the first in line for {key} still sleeps")
+            # A claim may have given the key to another one after the waking, and parked others on it.
+            has_claimed = self.fence > self.fence_before
+            is_taken_now = self.fences.get(key, 0) > self.fence_before
+            _agree(not woken or key not in self.holders or is_taken_now, f"woken for {key}, which is held")
+            _agree(has_claimed or woken == line[: len(woken)], f"the first in line for {key} still sleeps")
             for row in woken:
                 row.state, row.woken_at = State.READY, self.now
             fresh = self.now - FRESH_SECONDS * SECOND
@@ -462,6 +472,7 @@ class Model:
             needs = key in self.let_go and key not in self.holders and len(line) > len(woken)
             _agree(bool(awake) or not needs, f"{key} was let go, somebody waits for it and all sleep")
         self.let_go.clear()
+        self.fence_before = self.fence
 
     def _startable(self, *states: State) -> list[Row]:
         """Return the jobs in these states whose switches let them start, in order."""
