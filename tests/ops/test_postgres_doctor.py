@@ -133,6 +133,19 @@ def test_a_host_without_an_operator_examines_its_own_login(site, doctor, facet):
     assert ["note", "note", "note"] == [found(check)[0][0] for check in ("store", "runs", "roles")]
 
 
+@pytest.mark.parametrize("facet", ["producer", "operator"])
+def test_a_demand_is_compared_where_it_stands(site, doctor, project, facet):
+    """Every enqueue of this host would be refused: said before one is tried, on the login's own connection."""
+    doctor(facet)
+    file = project.root / "benteng.toml"
+    file.write_text('durability = "D2"\n' + file.read_text())
+
+    found = project.call("doctor", "--json").document["findings"]
+
+    texts = [each["text"] for each in found if (each["check"], each["level"]) == ("durability", "error")]
+    assert ["the ledger is of class D0, and this host demands D2: every enqueue will be refused"] == texts
+
+
 def test_a_login_in_the_place_of_another_is_an_error(site, doctor, project):
     """One login holds one facet: the address of another is refused before any verb."""
     doctor("producer")

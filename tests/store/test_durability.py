@@ -98,6 +98,7 @@ def test_sqlite_refuses_more_than_one_disk(tmp_path, monkeypatch, configured, as
         assert () == operator.find(Query()).lines
     with closing(app_of(tmp_path, monkeypatch)) as app:
         assert State.READY is app.enqueue("greet", {"name": "a"}, durability="D1").state
+        assert Durability.D1 is app.gate.producer.durability
 
 
 def test_an_unknown_class_is_refused(tmp_path, monkeypatch):

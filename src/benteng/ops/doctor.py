@@ -221,16 +221,21 @@ def _store(patient: Patient) -> Iterator[Finding]:
 
 
 def _health(patient: Patient, health: Health) -> Iterator[Finding]:
-    if health.durability < (wanted := patient.config.durability):
-        text = f"this host demands class {wanted}: every enqueue will be refused"
-        yield Finding("durability", Level.ERROR, text, "make the ledger durable, or demand less in benteng.toml")
-    elif health.durability is Durability.D0:
-        yield Finding("durability", patient.grave(), "a crash of the host loses jobs", "use a store of class D1 or D2")
+    yield from _durability(patient, health.durability)
     for text in health.findings:
         yield Finding("store", patient.grave(), text)
     yield from map(patient.found, health.symptoms)
     counts = ", ".join(f"{count} {name}" for name, count in health.counts.items() if count)
     yield Finding("jobs", Level.OK, counts or "no jobs")
+
+
+def _durability(patient: Patient, has: Durability) -> Iterator[Finding]:
+    wanted = patient.config.durability
+    if has < wanted:
+        text = f"the ledger is of class {has}, and this host demands {wanted}: every enqueue will be refused"
+        yield Finding("durability", Level.ERROR, text, "make the ledger durable, or demand less in benteng.toml")
+    elif has is Durability.D0:
+        yield Finding("durability", patient.grave(), "a crash of the host loses jobs", "use a store of class D1 or D2")
 
 
 def clock_skew(before: Instant, theirs: Instant, after: Instant) -> Finding:
@@ -258,6 +263,14 @@ def _logins(patient: Patient) -> Iterator[Finding]:
                 yield Finding("logins", Level.OK, f"{name} logs in as {ledger.origin}")
         except BentengError as error:
             yield Finding("logins", Level.ERROR, f"{name}: {patterns(str(error))}", f"see dsn in {FILE_NAME}")
+
+
+def _demand(patient: Patient) -> Iterator[Finding]:
+    """A producer's host asks on its own connection: a login may have weaker settings than the server."""
+    config = patient.config
+    if Facet.OPERATOR not in config.dsns and (dsn := config.dsns.get(Facet.PRODUCER, "")):
+        with closing(open_producer(dsn, environment=config.environment.value)) as producer:
+            yield from _durability(patient, producer.durability)
 
 
 def _addresses(config: Config) -> Iterator[tuple[str, str, Callable[[], Store]]]:
@@ -338,6 +351,7 @@ CHECKS: dict[str, Check] = {
     "floors": _pending,
     "store": _store,
     "logins": _logins,
+    "demand": _demand,
     "roles": _administrator,
     "cells": _cells,
     "runs": _runs,

@@ -14,6 +14,7 @@ from typing import Protocol
 from benteng.evidence import ArtifactFact, Control, Evidence
 from benteng.job import Grant
 from benteng.lifecycle import QuarantineReason
+from benteng.store.durability import Durability
 from benteng.store.records import (
     Admission,
     AuditRow,
@@ -44,11 +45,16 @@ BATCH_MAX = 1_000
 
 
 class Store(Protocol):
-    """What every facet has: an end, and the origin that the store authenticated (never a parameter of a verb)."""
+    """What every facet has: an end, a durability class, and the origin that the store authenticated (no parameter)."""
 
     @property
     def origin(self) -> str:
         """The authenticated caller: a database login, a producer key's owner, or `os:<uid>` for the embedded store."""
+        ...
+
+    @property
+    def durability(self) -> Durability:
+        """The ledger's class on the connection that is open: what `admit` compares with an admission's."""
         ...
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from benteng.audit import AuditRecord, Event
 from benteng.clock import SECOND, Instant, microseconds
 from benteng.errors import StoreDamaged, StoreError, StoreUnavailable
+from benteng.store.durability import Durability
 from benteng.store.records import Facet
 from benteng.store.sqlite import audit, faults, file
 from benteng.store.sqlite.connection import Place, connect, own_origin, retried
@@ -138,6 +139,14 @@ class Ledger:
     def origin(self) -> str:
         """`os:<uid>` of this process: what the operating system has authenticated."""
         return self.origin_name
+
+    @property
+    def durability(self) -> Durability:
+        """What the connection really has: D1 when each commit is synced to this disk."""
+        from benteng.store.sqlite.health import durability
+
+        with self.reading() as tx:
+            return durability(tx)
 
     def close(self) -> None:
         """Close the connection. Safe to call twice, and in a forked child."""
