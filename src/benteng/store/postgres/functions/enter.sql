@@ -108,6 +108,19 @@ begin
     end if;
   end loop;
 
+  -- A key that was freed after the reservation's snapshot and before its insert gave an epoch that is taken. Now that the
+  -- keys are ours nobody else can take or free them: a later snapshot counts right.
+  update benteng.operation o
+  set epoch = 1 + f.epoch
+  from (
+    select n.job_id, max(g.epoch) as epoch
+    from unnest(v_won) w (id)
+    join benteng.operation n on n.job_id = w.id
+    join benteng.operation g on g.key = n.key and g.name = n.name and g.freed
+    group by n.job_id) f
+  where o.job_id = f.job_id
+    and o.epoch <= f.epoch;
+
   return query
   with i as materialized (
     select
