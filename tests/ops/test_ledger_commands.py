@@ -14,6 +14,7 @@ from benteng import merkle
 from benteng.keyring import load_signing_key, load_trust
 from benteng.lifecycle import QuarantineReason
 from benteng.ops.log import last_seq
+from benteng.store.durability import Durability
 from benteng.store.records import AuditRow
 
 
@@ -212,6 +213,7 @@ class Log:
     """A log of so many records that counts what is read of it."""
 
     origin = "os:1000"
+    durability = Durability.D1
 
     def __init__(self, size):
         self.size = size
