@@ -5,48 +5,34 @@ The breaks are text replacements in the files of functions: the tests install th
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from typing import NamedTuple
+from scripts.breaking import Twin, run
 
-ROOT = Path(__file__).resolve().parent.parent
 FUNCTIONS = "benteng/store/postgres/functions"
 SUITE = "tests/store/test_conformance_postgres.py"
 ORDER = "tests/store/postgres/test_lock_order.py"
 LOG = "tests/store/postgres/test_audit_order.py"
 ANSWERS = "tests/store/postgres/test_connection.py"
-SECONDS_MAX = 180
 
 
-class Twin(NamedTuple):
-    """One deliberate break: in `file` each `old` becomes `new`, and a test chosen by `tests` in `suite` must fail."""
-
-    name: str
-    file: str
-    breaks: tuple[tuple[str, str], ...]
-    tests: str
-    suite: str = SUITE
+def twin(name: str, file: str, breaks: tuple[tuple[str, str], ...], tests: str, suite: str = SUITE) -> Twin:
+    """Return the twin in which texts of one function's file are replaced."""
+    return Twin(name, f"{FUNCTIONS}/{file}", breaks, tests, suite)
 
 
 TWINS = (
     # -- compare-and-set
-    Twin("fence-not-compared", "settle.sql", (("      and j.fence = s.fence\n", ""),), "forged or mixed"),
-    Twin("token-not-compared", "settle.sql", (("      and j.token = s.token\n", ""),), "forged or old_fence"),
-    Twin("extend-token", "extend.sql", (("      and j.token = a.token\n", ""),), "forged_proofs"),
-    Twin("extend-after-end", "extend.sql", (("      and j.lease_until > v_now\n", ""),), "after_the_lease_end"),
-    Twin(
+    twin("fence-not-compared", "settle.sql", (("      and j.fence = s.fence\n", ""),), "forged or mixed"),
+    twin("token-not-compared", "settle.sql", (("      and j.token = s.token\n", ""),), "forged or old_fence"),
+    twin("extend-token", "extend.sql", (("      and j.token = a.token\n", ""),), "forged_proofs"),
+    twin("extend-after-end", "extend.sql", (("      and j.lease_until > v_now\n", ""),), "after_the_lease_end"),
+    twin(
         "reclaim-without-compare-and-set",
         "reclaim.sql",
         (("    for update skip locked) l;", "    ) l;"),),
         "reclaim_leaves",
         ORDER,
     ),
-    Twin(
+    twin(
         "again-by-id",
         "settle.sql",
         (
@@ -57,7 +43,7 @@ TWINS = (
         ANSWERS,
     ),
     # -- fences
-    Twin(
+    twin(
         "fence-before-rows",
         "claim.sql",
         (
@@ -73,37 +59,37 @@ TWINS = (
         "fence_is_drawn",
         ORDER,
     ),
-    Twin("attempt-not-at-claim", "claim.sql", (("attempts = j.attempts + 1,", "attempts = j.attempts,"),), "spent_at"),
+    twin("attempt-not-at-claim", "claim.sql", (("attempts = j.attempts + 1,", "attempts = j.attempts,"),), "spent_at"),
     # -- the lock protocol
-    Twin(
+    twin(
         "jobs-unsorted",
         "settle.sql",
         (("    order by j.id\n    for update) l;", "    order by j.id desc\n    for update) l;"),),
         "take_their_jobs",
         ORDER,
     ),
-    Twin(
+    twin(
         "resources-unsorted",
         "move_jobs.sql",
         (("    order by r.key\n    for update;", "    order by r.key desc\n    for update;"),),
         "take_their_resources",
         ORDER,
     ),
-    Twin(
+    twin(
         "later-rounds-wait",
         "claim.sql",
         (("for update skip locked) h;", "for update) h;"),),
         "second_round or turn_does_not_wait",
         ORDER,
     ),
-    Twin(
+    twin(
         "control-read-without-lock",
         "claim.sql",
         (("  lock table benteng.control in row share mode;\n", ""),),
         "tighten_waits",
         ORDER,
     ),
-    Twin(
+    twin(
         "wake-in-the-same-snapshot",
         "settle.sql",
         (
@@ -123,20 +109,20 @@ TWINS = (
         "release_finds",
         ORDER,
     ),
-    Twin(
+    twin(
         "baton-lost-at-park",
         "claim.sql",
         (("p.waits_for <> p.busy_key),", "p.waits_for <> p.busy_key and false),"),),
         "two_keys",
     ),
-    Twin(
+    twin(
         "baton-dropped",
         "move_jobs.sql",
         (("m.state_from = 'ready' and m.waits_for is not null) f;", "false) f;"),),
         "baton",
     ),
     # -- idempotency
-    Twin(
+    twin(
         "read-check-insert",
         "enter.sql",
         (
@@ -152,20 +138,20 @@ TWINS = (
         "duplicate_waits",
         ORDER,
     ),
-    Twin(
+    twin(
         "origin-not-compared",
         "enter.sql",
         (("when o.origin <> p_origins[i.ordinality] then", "when false then"),),
         "other_origin_is",
     ),
-    Twin(
+    twin(
         "digest-not-compared",
         "enter.sql",
         (("when o.payload_sha256 <> decode(i.payload_sha256, 'hex') then", "when false then"),),
         "other_digest",
     ),
     # -- bounds that no worker can move
-    Twin(
+    twin(
         "attempts-unbounded",
         "settle.sql",
         (
@@ -176,38 +162,38 @@ TWINS = (
         ),
         "attempts_are_bounded or new_policy_applies",
     ),
-    Twin(
+    twin(
         "once-run-again",
         "reclaim.sql",
         (("when t.effect = 'once' then 'uncertain'", "when false then 'uncertain'"),),
         "once_is_uncertain",
     ),
-    Twin(
+    twin(
         "never-closed",
         "move_jobs.sql",
         (("m.reason = 'uncertain' and t.closes, false)", "false, false)"),),
         "keeps_its_resource_closed",
     ),
-    Twin(
+    twin(
         "successor-unlisted", "settle.sql", (("when s.type <> all (t.successors)", "when false"),), "successor_that_is"
     ),
     # -- admission
-    Twin(
+    twin(
         "origin-believed",
         "judge.sql",
         (("when i.origin <> p_origins[i.ordinality]\n", "when false\n"),),
         "foreign_origin",
     ),
-    Twin("digest-believed", "judge.sql", (("when t.sha256 <> i.policy_sha256\n", "when false\n"),), "other_policy"),
+    twin("digest-believed", "judge.sql", (("when t.sha256 <> i.policy_sha256\n", "when false\n"),), "other_policy"),
     # -- the log
-    Twin(
+    twin(
         "log-does-not-wait",
         "audit_page.sql",
         (("    exit when pg_snapshot_xmin(pg_current_snapshot()) >= v_xid;\n", "    exit;\n"),),
         "commits_late",
         LOG,
     ),
-    Twin(
+    twin(
         "bare-digest",
         "audit_row.sql",
         (("benteng.keyed(a.payload_sha256)", "encode(a.payload_sha256, 'hex')"),),
@@ -216,63 +202,5 @@ TWINS = (
 )
 
 
-def main() -> int:
-    """Run the chosen twins; 0 when each was caught."""
-    parser = argparse.ArgumentParser(description="Broken twins of the PostgreSQL verbs, and the tests that catch them.")
-    parser.add_argument("names", nargs="*", help="only these twins")
-    names = parser.parse_args().names
-    chosen = [twin for twin in TWINS if not names or twin.name in names]
-    for suite in sorted({twin.suite for twin in chosen}):
-        code, said = _run(None, " or ".join(f"({twin.tests})" for twin in chosen if twin.suite == suite), suite)
-        if code:
-            print(f"twins: {suite} fails without any break: {said}", file=sys.stderr)
-            return 1
-    survivors = [twin.name for twin in chosen if not _is_caught(twin)]
-    print(f"twins: {len(chosen) - len(survivors)} of {len(chosen)} caught", *survivors)
-    return 1 if survivors or not chosen else 0
-
-
-def _is_caught(twin: Twin) -> bool:
-    code, said = _run(twin, twin.tests, twin.suite)
-    print(f"{twin.name:32} {'caught by ' + said if code == 1 else f'SURVIVED (pytest exit {code})'}", flush=True)
-    return code == 1
-
-
-def _run(twin: Twin | None, tests: str, suite: str) -> tuple[int, str]:
-    """Run the tests against a copy of the source, broken by the twin if there is one."""
-    with tempfile.TemporaryDirectory(prefix="twin-") as directory:
-        source = Path(directory) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        if twin:
-            _break(source / FUNCTIONS / twin.file, twin)
-        return _test(source, tests, suite)
-
-
-def _break(path: Path, twin: Twin) -> None:
-    text = path.read_text()
-    for old, new in twin.breaks:
-        if old not in text:
-            raise SystemExit(
-                f"twins: {twin.name}: a text to break is not in {twin.file} any more. Move the twin with it"
-            )
-        text = text.replace(old, new)
-    path.write_text(text)
-
-
-def _test(source: Path, tests: str, suite: str) -> tuple[int, str]:
-    """Return pytest's exit code (1: a test failed) and the name of the first test that failed."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", suite, "-k", tests],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
-    failed = [line.partition("::")[2] for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return ran.returncode, failed[0].partition(" - ")[0] if failed else ran.stdout[-500:]
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(TWINS, "Broken twins of the PostgreSQL verbs, and the tests that catch them."))

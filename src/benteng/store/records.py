@@ -12,10 +12,9 @@ from enum import StrEnum
 
 from benteng.clock import Instant
 from benteng.decide import Disposition
-from benteng.evidence import ArtifactFact, Control
+from benteng.evidence import Control
 from benteng.job import Grant, Job
 from benteng.lifecycle import OperationState, QuarantineReason, State
-from benteng.outcome import Successor
 from benteng.store.durability import Durability
 
 
@@ -388,39 +387,3 @@ class Health:
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     symptoms: tuple[Symptom, ...] = ()
     now: Instant = 0
-
-
-__all__ = [
-    "Admission",
-    "ArtifactFact",
-    "AuditRow",
-    "Cancelled",
-    "Control",
-    "Disposal",
-    "Extension",
-    "Facet",
-    "Grant",
-    "Health",
-    "JobLine",
-    "JobView",
-    "LeaseProof",
-    "Page",
-    "Query",
-    "Question",
-    "Receipt",
-    "Reclaimed",
-    "Refusal",
-    "Registration",
-    "Replay",
-    "ResourceView",
-    "Settled",
-    "Settlement",
-    "Severity",
-    "Staged",
-    "Status",
-    "Successor",
-    "Symptom",
-    "Turn",
-    "TypeRow",
-    "WorkerFacts",
-]
