@@ -51,6 +51,8 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """One pool: `[pool.NAME]`.
 
     concurrency          attempts at the same time
+    types                the only job types that this host's workers of the pool accept, as name@major; none: all
+    starts_per_minute    how many attempts each worker may start within any 60 seconds; 0: no bound
     start                "fork" a cell from the zygote, or "exec" each one (for code that starts threads at import)
     env                  names of environment variables that handlers may see; never secrets
     uid, gid             whom zygote and cells become when the worker is root
@@ -61,6 +63,8 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     concurrency: int = 4
+    types: tuple[str, ...] = ()
+    starts_per_minute: int = 0
     start: str = "fork"
     env: tuple[str, ...] = ()
     uid: int | None = None

@@ -198,3 +198,20 @@ def test_a_demand_that_the_ledger_cannot_meet_is_an_error(project):
     project.call("policy", "lock")
 
     assert ["error"] == [level for level, _ in levels(project, "durability")]
+
+
+def test_what_a_pool_leaves_alone_is_said(project):
+    """A restriction is a note, a slip of the pen in it is an error."""
+    project.call("policy", "lock")
+    names = sorted(project.call("policy", "show", "--json").document["types"])
+    (project.root / "benteng.toml").write_text(
+        f'app = "jobs:app"\n[pool.default]\ntypes = ["{names[0]}", "x@1"]\nstarts_per_minute = 5\n'
+    )
+
+    found = levels(project, "pools")
+
+    assert ["error", "note", "note"] == [level for level, _ in found]
+    assert "x@1" in found[0][1]
+    assert names[1] in found[1][1]
+    assert names[0] not in found[1][1]
+    assert "5 jobs a minute" in found[2][1]

@@ -8,6 +8,7 @@ import pytest
 
 from benteng.audit import AuditRecord, Event, body_bytes
 from benteng.clock import SECOND
+from benteng.config import PoolSettings
 from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.job import Job, Refs
 from benteng.lifecycle import OperationState, QuarantineReason, State
@@ -206,3 +207,13 @@ def test_high_says_that_another_person_must_agree():
 def test_an_erased_record_does_not_stop_the_answer():
     """Retention may have taken the history."""
     assert "since " in why(view(State.HELD, audit=(AuditRow(1, b"", None, None), AuditRow(2, b"", b"", b"\xff"))))
+
+
+def test_a_pool_that_starts_few_or_does_not_accept_the_type_is_said():
+    """What this host's workers are told to leave alone is why a job waits."""
+    few = text(explain(view(), ["greet@1"], PoolSettings(starts_per_minute=5)))
+    other = text(explain(view(), ["greet@1"], PoolSettings(types=("other@1",))))
+
+    assert "starts at most 5 jobs a minute" in few
+    assert "do not accept greet@1" in other
+    assert "do not accept" not in text(explain(view(), ["greet@1"], PoolSettings(types=("greet@1",))))

@@ -28,6 +28,7 @@ def main() -> int:
             **pool
             | {
                 "start": Start(pool.get("start", "fork")),
+                "types": tuple(pool.get("types", ())),
                 "env": tuple(pool.get("env", ())),
                 "read": tuple(pool.get("read", ())),
                 "write": tuple(pool.get("write", ())),

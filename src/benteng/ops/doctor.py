@@ -310,6 +310,21 @@ def _cells(patient: Patient) -> Iterator[Finding]:
         )
 
 
+def _pools(patient: Patient) -> Iterator[Finding]:
+    """What a pool of this host leaves alone: it is meant, or it is why jobs wait."""
+    for name, pool in patient.config.pools.items():
+        given = {each for each, policy in patient.locked.items() if policy.pool == name}
+        for strange in sorted(set(pool.types) - given):
+            text = f"pool {name} accepts {strange}, which the lock file does not give to it: its worker will not start"
+            yield Finding("pools", Level.ERROR, text, f"see pool.{name}.types in {FILE_NAME}")
+        left = sorted(given - set(pool.types)) if pool.types else []
+        if left:
+            yield Finding("pools", Level.NOTE, f"pool {name} leaves to other hosts: {', '.join(left)}")
+        if pool.starts_per_minute:
+            text = f"each worker of pool {name} starts at most {pool.starts_per_minute} jobs a minute"
+            yield Finding("pools", Level.NOTE, text)
+
+
 def _runs(patient: Patient) -> Iterator[Finding]:
     if not patient.has(Facet.AUDITOR):
         yield Finding("runs", Level.NOTE, "this host has no auditor's address: runs and leases are seen elsewhere")
@@ -354,6 +369,7 @@ CHECKS: dict[str, Check] = {
     "demand": _demand,
     "roles": _administrator,
     "cells": _cells,
+    "pools": _pools,
     "runs": _runs,
 }
 """The checks by name, in the order of the report."""

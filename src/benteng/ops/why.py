@@ -14,6 +14,7 @@ import msgspec
 
 from benteng.audit import AuditRecord, Event
 from benteng.clock import SECOND, Instant
+from benteng.config import PoolSettings
 from benteng.evidence import ControlMode, ControlScope
 from benteng.lifecycle import OperationState, QuarantineReason, State
 from benteng.ops.output import age, many, span, when
@@ -50,14 +51,18 @@ class _Draft:
     steps: list[Step] = field(default_factory=list[Step])
 
 
-def explain(view: JobView, known_types: Iterable[str]) -> Answer:
-    """Return why a job is where it is. `known_types`: names of the types in the ledger."""
+def explain(view: JobView, known_types: Iterable[str], pool: PoolSettings | None = None) -> Answer:
+    """Return why a job is where it is.
+
+    known_types   names of the types in the ledger
+    pool          the settings of its pool on this host: what its workers here would do with it
+    """
     draft = _Draft()
     match view.state:
         case State.SCHEDULED:
             _scheduled(view, draft)
         case State.READY:
-            _ready(view, draft, frozenset(known_types))
+            _ready(view, draft, frozenset(known_types), pool or PoolSettings())
         case State.BLOCKED:
             _blocked(view, draft)
         case State.HELD:
@@ -106,7 +111,7 @@ def _scheduled(view: JobView, draft: _Draft) -> None:
     _cancel(view, draft, "give it up")
 
 
-def _ready(view: JobView, draft: _Draft, known_types: frozenset[str]) -> None:
+def _ready(view: JobView, draft: _Draft, known_types: frozenset[str], pool: PoolSettings) -> None:
     reasons: list[str] = []
     if view.job.type not in known_types:
         reasons.append(f"no worker knows the type {view.job.type}")
@@ -115,8 +120,15 @@ def _ready(view: JobView, draft: _Draft, known_types: frozenset[str]) -> None:
         reasons.append("a switch is closed")
     if _worker(view, draft):
         reasons.append(f"no worker of pool {view.pool} is alive")
+    if pool.types and view.job.type not in pool.types:
+        reasons.append(f"workers of pool {view.pool} on this host do not accept {view.job.type}")
+        draft.steps.append(Step("benteng config show", f"look at pool.{view.pool}.types"))
     if view.ahead:
         reasons.append(f"{many(view.ahead, 'ready job')} of its pool come first")
+    if pool.starts_per_minute:
+        draft.facts.append(
+            f"each worker of pool {view.pool} on this host starts at most {pool.starts_per_minute} jobs a minute"
+        )
     if view.handbacks:
         draft.facts.append(f"it was handed back {many(view.handbacks, 'time')} without being run")
     draft.headline = (

@@ -78,7 +78,7 @@ class WorkerSettings:
     @property
     def types(self) -> dict[str, TypePolicy]:
         """The types of the pool."""
-        return {name: policy for name, policy in self.lock.items() if policy.pool == self.pool.name}
+        return self.pool.own(self.lock)
 
 
 def run_worker(settings: WorkerSettings) -> int:
@@ -120,6 +120,7 @@ def _consumer(settings: WorkerSettings) -> Consumer:
 
 def check(settings: WorkerSettings) -> None:
     """Raise PolicyError for settings with which no worker starts."""
+    _check_types(settings)
     if not settings.types:
         fix = "name another pool, or run: benteng policy lock"
         raise PolicyError("W-pool", f"the lock file has no job type for pool {settings.pool.name}", fix=fix)
@@ -130,6 +131,15 @@ def check(settings: WorkerSettings) -> None:
     if os.getuid() == 0 and settings.pool.uid is None:
         text = "the worker runs as root: handlers can read the store. Set uid and gid of the pool, or use another user"
         settings.say("warning", rule="W-root", why=text)
+
+
+def _check_types(settings: WorkerSettings) -> None:
+    """A name that no reviewed type has would be a restriction that somebody believes in, and a queue that stands."""
+    pool = settings.pool
+    strange = [name for name in pool.types if name not in settings.lock or settings.lock[name].pool != pool.name]
+    if strange:
+        text = f"pool {pool.name} accepts {clean_line(strange[0])}, which the lock file does not give to it"
+        raise PolicyError("W-types", text, field="types", fix="name types of this pool, as name@major")
 
 
 def _check_roots(settings: WorkerSettings) -> None:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from benteng.errors import PolicyError
-from benteng.policy import POOL_DEFAULT, Tier
+from benteng.policy import POOL_DEFAULT, Tier, TypePolicy
 from benteng.worker.sandbox import layers
 
 CONCURRENCY_MAX = 1_000
+STARTS_PER_MINUTE_MAX = 100_000
 JOBS_PER_CELL = 100
 ENV_ALWAYS = ("PATH", "LANG", "LC_ALL", "TZ")
 """Variables that every cell has; HOME and TMPDIR are its scratch directory."""
@@ -52,6 +53,8 @@ class Pool:
     """The settings of one pool. Raises PolicyError for what cannot be.
 
     concurrency       attempts at the same time, all tiers together
+    types             the only job types that it accepts of those that the policies give it; none: all
+    starts_per_minute  how many attempts each worker may start within any 60 seconds; 0: no bound
     env               names of variables that handlers see, beside ENV_ALWAYS; never secrets
     read, write       what cells of MEDIUM and HIGH may read, and what they may write, beside what all may: full paths
     waive             layers that are not put in force, for `dev` alone: MEDIUM and HIGH jobs are not contained then
@@ -63,6 +66,8 @@ class Pool:
 
     name: str = POOL_DEFAULT
     concurrency: int = 4
+    types: tuple[str, ...] = ()
+    starts_per_minute: int = 0
     start: Start = Start.FORK
     env: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
@@ -77,6 +82,9 @@ class Pool:
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             raise PolicyError("W-concurrency", f"pool {self.name}: concurrency is 1 to {CONCURRENCY_MAX}")
+        if not 0 <= self.starts_per_minute <= STARTS_PER_MINUTE_MAX:
+            fix = f"1 to {STARTS_PER_MINUTE_MAX}, or 0 for no bound"
+            raise PolicyError("W-starts", f"pool {self.name}: starts_per_minute is out of its bounds", fix=fix)
         if self.uid == 0 or (self.uid is None) != (self.gid is None):
             raise PolicyError("W-uid", f"pool {self.name}: uid and gid are set together, and are not root")
         for path in (*self.read, *self.write):
@@ -90,6 +98,11 @@ class Pool:
             if _CREDENTIAL.search(name):
                 fix = "give handlers what they need without a credential in the environment"
                 raise PolicyError("W-env", f"pool {self.name}: {name} looks like a credential", fix=fix)
+
+    def own(self, policies: Mapping[str, TypePolicy]) -> dict[str, TypePolicy]:
+        """Return the policies of the types that run here: those of this pool that it accepts."""
+        mine = {name: policy for name, policy in policies.items() if policy.pool == self.name}
+        return {name: policy for name, policy in mine.items() if not self.types or name in self.types}
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the pool's zygote, out of that of this process."""

@@ -24,6 +24,7 @@ from benteng.policy import TypePolicy, differences
 from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX, Consumer, Hints
 from benteng.store.records import Extension, Settled, Turn, WorkerFacts
+from benteng.worker.budget import Budget
 from benteng.worker.flights import Flight, StopReason
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.pool import Pool
@@ -72,7 +73,7 @@ class Plan:
     @property
     def types(self) -> dict[str, TypePolicy]:
         """The types of this pool."""
-        return {name: policy for name, policy in self.policies.items() if policy.pool == self.pool.name}
+        return self.pool.own(self.policies)
 
     @property
     def beat_seconds(self) -> float:
@@ -92,6 +93,7 @@ class Supervisor:
         self._rng: Random = means.rng
         self._selector = selectors.DefaultSelector()
         self._yard = Yard(means, self._selector)
+        self._budget = Budget(plan.pool.starts_per_minute)
         self._flights: dict[int, Flight] = {}
         self._done: list[Flight] = []
         self._handle = 0
@@ -155,7 +157,7 @@ class Supervisor:
             return self._register(now)
         if now >= self._look_at:
             self._hungry = True
-        room = self._room()
+        room = self._budget.left(now, self._room())
         if not room and not self._ripe(now):
             return False
         return self._turn(now, room)
@@ -201,6 +203,7 @@ class Supervisor:
         self._hinted(0, now)  # what came with the answer wakes no selector
 
     def _take(self, answer: Turn, asked_at: float) -> None:
+        self._budget.spend(len(answer.grants), clock.boot_seconds())
         flights = [self._flight(grant, asked_at) for grant in answer.grants]
         going = [flight for flight in flights if flight.outcome is None]
         self._yard.enter(going, clock.boot_seconds())
@@ -407,10 +410,16 @@ class Supervisor:
         if self._flights:
             due.append(self._beat_at)
         if self._accepts and not self._draining:
-            due += [self._register_at, self._look_at]
+            due += [self._register_at, self._claims_at(now)]
         if self._done and len(self._done) >= len(self._flights):
             due.append(now)
         return max(min(due), self._ask_at)
+
+    def _claims_at(self, now: float) -> float:
+        """Return when the queue is to be asked; inf while there is no room: what makes room wakes by itself."""
+        if not self._hungry:
+            return self._look_at
+        return self._budget.wakes_at(now) if self._room() else float("inf")
 
     def _keep_house(self, now: float) -> None:
         """Kill orphans that fell to this process, and leave when an attempt is stuck by a fault of ours."""

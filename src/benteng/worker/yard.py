@@ -273,7 +273,7 @@ class Yard:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         cell = Cell(number, lane, ours, self._means.scratch.make(number))
-        limits = _widest(self._means.policies.values(), lane.kind, self._means.nest.pool.name)
+        limits = _widest(self._means.nest.pool.own(self._means.policies).values(), lane.kind)
         self._cells[number] = cell
         self._since[number] = now
         lane.cells.append(cell)
@@ -573,7 +573,7 @@ class Yard:
 
 def lanes_of(pool: Pool, policies: Mapping[str, TypePolicy]) -> list[Lane]:
     """Return the lanes that a pool needs for the tiers of its types."""
-    tiers = {policy.tier for policy in policies.values() if policy.pool == pool.name}
+    tiers = {policy.tier for policy in pool.own(policies).values()}
     many = pool.concurrency
     lanes: list[Lane] = []
     if Tier.LOW in tiers:
@@ -601,9 +601,9 @@ def _start(flight: Flight) -> None:
     flight.started = True
 
 
-def _widest(policies: Iterable[TypePolicy], kind: Kind, pool: str) -> Limits:
+def _widest(policies: Iterable[TypePolicy], kind: Kind) -> Limits:
     """Return the widest bounds of the types that share a kind of cell; each attempt gets its own within them."""
-    limits = [p.limits for p in policies if p.pool == pool and KINDS[p.tier] is kind]
+    limits = [policy.limits for policy in policies if KINDS[policy.tier] is kind]
     first = limits[0]
     return Limits(
         attempts_max=first.attempts_max,

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from benteng.ops.cli.options import found, json_option, operator
+from benteng.ops.cli.options import configuration, found, json_option, operator
 from benteng.ops.output import document, write
 
 
@@ -19,7 +19,7 @@ def command(job: str, *, as_json: bool) -> None:
 
     with operator() as opened:
         view = found(opened, job)
-        answer = explain(view, [row.name for row in opened.types()])
+        answer = explain(view, [row.name for row in opened.types()], configuration().pool(view.pool))
     if as_json:
         document("why", {"job": view.job.id, "type": view.job.type, "state": view.state} | asdict(answer))
         return

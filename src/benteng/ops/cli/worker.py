@@ -82,6 +82,8 @@ def pool_of(config: Config, name: str, concurrency: int | None) -> Pool:
     return Pool(
         name=name,
         concurrency=concurrency or found.concurrency,
+        types=found.types,
+        starts_per_minute=found.starts_per_minute,
         start=Start(found.start),
         env=found.env,
         uid=found.uid,
