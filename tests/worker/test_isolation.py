@@ -137,7 +137,7 @@ def test_a_zygote_becomes_the_user_of_its_pool(tmp_path):
     if pid == 0:
         code = 1
         try:
-            _become(wire.Configure(1, "a:b", (), "/", Start.FORK, "", 61_234, 61_234))
+            _become(wire.Configure("a:b", (), "/", Start.FORK, "", 61_234, 61_234))
             ids = (*os.getresuid(), *os.getresgid(), *os.getgroups())
             try:
                 secret.read_text()

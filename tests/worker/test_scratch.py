@@ -20,6 +20,13 @@ def scratch(tmp_path):
         made.close()
 
 
+def made(scratch, cell):
+    """Make the directory of a cell as the cell does."""
+    path = scratch.path(cell)
+    path.mkdir(mode=0o700)
+    return path
+
+
 def sweep_all(scratch):
     """Sweep until nothing is left to delete."""
     for _ in range(10_000):
@@ -29,12 +36,10 @@ def sweep_all(scratch):
     raise AssertionError("never clean")
 
 
-def test_a_cell_directory_is_private(scratch):
-    """Mode 0700, below the root."""
-    path = scratch.make(1)
-
-    assert 0o700 == stat.S_IMODE(path.stat().st_mode)
-    assert scratch.root == path.parent
+def test_the_root_is_private(scratch):
+    """Mode 0700; cells' directories are below it."""
+    assert 0o700 == stat.S_IMODE(scratch.root.stat().st_mode)
+    assert scratch.root == scratch.path(1).parent
 
 
 def test_links_are_removed_and_not_followed(scratch, tmp_path):
@@ -42,23 +47,40 @@ def test_links_are_removed_and_not_followed(scratch, tmp_path):
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "file").write_text("precious")
-    first, second = scratch.make(1), scratch.make(2)
+    first, second = made(scratch, 1), made(scratch, 2)
     (first / "dir").symlink_to(victim)
     (first / "file").symlink_to(victim / "file")
     second.rmdir()
     second.symlink_to(victim)
 
-    scratch.drop(first)
-    scratch.drop(second)
+    scratch.drop(1)
+    scratch.drop(2)
+    scratch.drop(2, attempt=7)
     sweep_all(scratch)
 
     assert "precious" == (victim / "file").read_text()
     assert [] == list(scratch.root.iterdir())
 
 
+def test_an_attempt_is_dropped_from_the_cell_and_from_nowhere_else(scratch, tmp_path):
+    """A cell directory that was replaced by a link does not give away what lies behind it."""
+    victim = tmp_path / "victim" / "7"
+    victim.mkdir(parents=True)
+    (victim / "file").write_text("precious")
+    (made(scratch, 1) / "7").mkdir()
+    scratch.path(2).symlink_to(victim.parent)
+
+    scratch.drop(1, attempt=7)
+    scratch.drop(2, attempt=7)
+    sweep_all(scratch)
+
+    assert "precious" == (victim / "file").read_text()
+    assert [] == list(scratch.path(1).iterdir())
+
+
 def test_depth_and_modes_do_not_stop_it(scratch):
     """A very deep tree and directories without any permission go like everything else."""
-    path = scratch.make(1)
+    path = made(scratch, 1)
     here = os.open(path, os.O_RDONLY)
     for _ in range(2_000):
         os.mkdir("d", dir_fd=here)
@@ -70,7 +92,7 @@ def test_depth_and_modes_do_not_stop_it(scratch):
     (path / "locked" / "file").touch()
     (path / "locked").chmod(0)
 
-    scratch.drop(path)
+    scratch.drop(1)
     sweep_all(scratch)
 
     assert [] == list(scratch.root.iterdir())
@@ -78,10 +100,10 @@ def test_depth_and_modes_do_not_stop_it(scratch):
 
 def test_one_sweep_is_bounded(scratch):
     """A directory with many files does not hold up the loop: each sweep deletes a piece."""
-    path = scratch.make(1)
+    path = made(scratch, 1)
     for number in range(100):
         (path / str(number)).touch()
-    scratch.drop(path)
+    scratch.drop(1)
 
     scratch.sweep(30)
 
@@ -91,7 +113,7 @@ def test_one_sweep_is_bounded(scratch):
 
 def test_the_root_goes_with_the_worker(scratch):
     """What was not dropped yet is deleted too."""
-    (scratch.make(1) / "file").touch()
+    (made(scratch, 1) / "file").touch()
 
     scratch.close()
 

@@ -91,7 +91,7 @@ def test_only_what_is_permitted_decodes(line):
         wire.Ended(1, wire.How.COMPLETED),
         wire.Progress(1, "x"),
         wire.Log(1, "x"),
-        wire.Spawn(1, Kind.WIDE, 1, "/x", LIMITS[Tier.LOW]),
+        wire.Spawn(1, Kind.WIDE, 1, LIMITS[Tier.LOW]),
         wire.Guard(()),
         wire.End(1),
         wire.Ready(),

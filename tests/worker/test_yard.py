@@ -15,6 +15,7 @@ from benteng.outcome import Crashed, Interrupted, Lost, Transient, Unstarted
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import Flight, StopReason, margin_seconds
+from benteng.worker.hatchery import Own
 from benteng.worker.nursery import Nest
 from benteng.worker.pool import Kind, Pool
 from benteng.worker.scratch import Scratch
@@ -32,8 +33,8 @@ def silent(event, /, **fields):
 @pytest.fixture
 def yard(tmp_path):
     """A yard whose zygote is not started."""
-    nest = Nest(Pool(), "a:app", (), "/", str(tmp_path), "")
-    means = Means(nest, POLICIES, os.environ, Scratch(tmp_path), SystemRandom(), silent)
+    nest = Nest(Pool(), "a:app", (), "/", "")
+    means = Means(nest, POLICIES, Own(os.environ, Scratch(tmp_path)), SystemRandom(), silent)
     with selectors.DefaultSelector() as selector:
         made = Yard(means, selector)
         made.refused = Unusable("T-test", "no process in this test")
@@ -81,7 +82,7 @@ def test_an_attempt_that_outlives_its_kill_is_noticed(yard):
     there.close()
     stuck = flight()
     stuck.kill_at = 100.0
-    cell = Cell(1, yard._lanes[0], here, yard._means.scratch.make(1), state=CellState.DYING, flights={1: stuck})
+    cell = Cell(1, yard._lanes[0], here, state=CellState.DYING, flights={1: stuck})
     cell.lane.cells.append(cell)
     yard._cells[1] = cell
 
@@ -171,7 +172,7 @@ def test_how_many_cells_a_lane_starts(lane, waiting, missing):
 def test_a_greeting_does_not_bring_a_dying_cell_back(yard):
     """It may still be in the line when the cell was killed; a closed line must not be listened to again."""
     here, there = socket.socketpair()
-    cell = Cell(1, yard._lanes[0], here, yard._means.scratch.make(1), state=CellState.DYING)
+    cell = Cell(1, yard._lanes[0], here, state=CellState.DYING)
 
     cell.hello()
 

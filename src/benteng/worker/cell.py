@@ -23,6 +23,7 @@ from benteng.worker import wide, wire
 from benteng.worker.attempt import Attempt, Mouth, Stopped, Workshop, current
 from benteng.worker.pool import TIERS, Kind, Start
 from benteng.worker.sandbox import Spec, basic, linux, roots, system
+from benteng.worker.scratch import directory_of
 from benteng.worker.wire import Configure, Inbox, Line, Spawn
 
 CRASH_STATUS = 70
@@ -31,12 +32,14 @@ CRASH_STATUS = 70
 def live(spawn: Spawn, keep: int, parent: int, configure: Configure, load: Callable[[], Registry]) -> NoReturn:
     """Be a cell until the line ends. Never returns into the zygote's code, whatever happens."""
     try:
-        layers = basic.enter(Spec(parent, keep, spawn.limits, spawn.width, spawn.scratch))
+        scratch = directory_of(Path(configure.scratch), spawn.cell)
+        scratch.mkdir(mode=0o700)
+        layers = basic.enter(Spec(parent, keep, spawn.limits, spawn.width, str(scratch)))
         if spawn.kind is not Kind.WIDE:
-            layers += linux.enter_job(walls_of(configure), TIERS[spawn.kind], spawn.scratch)
+            layers += linux.enter_job(walls_of(configure), TIERS[spawn.kind], str(scratch))
         if spawn.kind is Kind.WIDE:
             system.few_arenas()
-        _work(spawn, layers, configure.artifacts, load)
+        _work(spawn, layers, scratch, configure.artifacts, load)
     except BaseException:  # noqa: BLE001 - a forked copy of the zygote must end here
         os._exit(CRASH_STATUS)
     os._exit(0)
@@ -56,13 +59,13 @@ def walls_of(configure: Configure) -> linux.Walls:
     )
 
 
-def _work(spawn: Spawn, layers: tuple[str, ...], artifacts: str, load: Callable[[], Registry]) -> None:
+def _work(spawn: Spawn, layers: tuple[str, ...], scratch: Path, artifacts: str, load: Callable[[], Registry]) -> None:
     sock = socket.socket(fileno=basic.KEPT)
     sock.setblocking(True)
     mouth = Mouth(sock)
-    _settle_in(spawn.scratch)
+    _settle_in(str(scratch))
     _capture()
-    shop = Workshop(load(), mouth, Path(spawn.scratch), artifacts)
+    shop = Workshop(load(), mouth, scratch, artifacts)
     mouth.say(wire.frame(wire.Hello(layers)))
     if spawn.kind is Kind.WIDE:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

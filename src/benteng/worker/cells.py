@@ -8,19 +8,16 @@ Trust: nothing that comes out of a cell.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from benteng.worker import wire
 from benteng.worker.flights import Flight
 from benteng.worker.pool import Kind
-from benteng.worker.sandbox import system
 from benteng.worker.wire import Inbox, Line, Outbox
 
 BACKOFF_SECONDS = 0.05
@@ -40,19 +37,20 @@ class Cell:
     """One child. `line` is our end; pid 0 until the zygote said that it runs.
 
     layers  what it said is in force when it said Hello; None before
+    looked_at  somebody looks at it from outside; it gets no work until then
     ours  we killed it for the sake of the flight in `culprit` (None: of all): its other residents are not to blame
     """
 
     number: int
     lane: Lane
     line: socket.socket
-    scratch: Path
     state: CellState = CellState.BORN
     pid: int = 0
     pidfd: int = -1
     flights: dict[int, Flight] = field(default_factory=dict[int, Flight])
     jobs: int = 0
     layers: frozenset[str] | None = None
+    looked_at: bool = False
     distrusted: bool = False
     ours: bool = False
     inbox: Inbox = field(default_factory=lambda: Inbox(Line.CELL_BORN))
@@ -61,7 +59,7 @@ class Cell:
     @property
     def room(self) -> int:
         """How many flights it can take now."""
-        if self.state is not CellState.READY or self.jobs >= self.lane.jobs_max:
+        if self.state is not CellState.READY or self.looked_at or self.jobs >= self.lane.jobs_max:
             return 0
         return self.lane.width - len(self.flights)
 
@@ -105,22 +103,6 @@ class Cell:
             return self.flights[handle]
         except KeyError:
             raise wire.ProtocolError("a foreign handle") from None
-
-    def signal(self, number: int) -> None:
-        """Signal its group if the pidfd still means the group's leader, else the process; what is gone is no matter."""
-        if self.pidfd < 0:
-            return
-        pid = system.pid_behind(self.pidfd)
-        try:
-            if pid > 1 and pid == self.pid and os.getpgid(pid) == pid:
-                os.killpg(pid, number)
-            signal.pidfd_send_signal(self.pidfd, number)
-        except (ProcessLookupError, PermissionError):
-            return
-
-    def leftovers(self) -> bool:
-        """Whether processes or threads of an ended attempt are still in a cell that makes one attempt at a time."""
-        return bool(system.children_of(self.pid)) or len(system.threads_of(self.pid)) > 1
 
     def close(self) -> None:
         """Give back its descriptors."""

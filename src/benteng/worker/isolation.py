@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from benteng.errors import PolicyError
 from benteng.policy import Tier
 from benteng.worker.pool import Pool
-from benteng.worker.sandbox import layers, observe, probe, roots
+from benteng.worker.sandbox import layers, probe, roots
 from benteng.worker.sandbox.layers import LAYERS, Seen
 
 VIOLATION: Final = "a system call that no job needs; the kernel ended the cell (SIGSYS)"
@@ -53,9 +53,13 @@ class Site:
         return self.tiers - {Tier.LOW}
 
 
-def lacking(tier: Tier, said: frozenset[str], pid: int, waive: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """Return the layers that a tier requires and a cell does not have, but for those that `dev` is loud about."""
-    visible = observe.seen(pid)
+def lacking(
+    tier: Tier, said: frozenset[str], visible: frozenset[str], waive: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Return the layers that a tier requires and a cell does not have, but for those that `dev` is loud about.
+
+    `said` by the cell, `visible` from outside of it: what can be seen counts only if it is seen.
+    """
     there = {name for name in said if LAYERS.get(name) is not None and LAYERS[name].seen is Seen.CELL}
     found = layers.missing(tier, there | visible | ARRANGED | layers.waived(waive))
     return tuple(name for name in found if not layers.is_loud_only(name))

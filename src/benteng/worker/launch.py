@@ -23,6 +23,7 @@ from benteng.store.contract import Consumer
 from benteng.store.open import credential_files, credential_words, is_postgres, open_consumer
 from benteng.store.records import WorkerFacts
 from benteng.worker import isolation
+from benteng.worker.hatchery import Hatchery, Own
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.keeper_child import KeeperChild
 from benteng.worker.nursery import Nest
@@ -102,10 +103,10 @@ def _run(settings: WorkerSettings) -> int:
     system.adopt_orphans()
     with ExitStack() as stack:
         store = stack.enter_context(closing(_consumer(settings)))
-        scratch = Scratch(settings.scratch_parent, _owner(settings.pool))
+        hatchery = _hatchery(settings)
         tend = _keeper(settings, stack)
         rng = SystemRandom()
-        means = Means(_nest(settings, str(scratch.root)), settings.lock, os.environ, scratch, rng, settings.say)
+        means = Means(_nest(settings), settings.lock, hatchery, rng, settings.say)
         trust = TrustRoots({}) if settings.trust_path is None else load_trust(settings.trust_path)
         judge, settler = Judge(settings.lock, trust), Settler(settings.lock, rng)
         return Supervisor(_plan(settings, tend), store, judge, settler, means).run()
@@ -206,7 +207,7 @@ def _nobody(now: float) -> frozenset[int]:
     return frozenset()
 
 
-def _nest(settings: WorkerSettings, home: str) -> Nest:
+def _nest(settings: WorkerSettings) -> Nest:
     paths = tuple(str(path.resolve()) for path in (settings.cwd, *settings.paths))
     artifacts = "" if settings.artifact_dir is None else str(settings.artifact_dir.resolve())
     tiers = [policy.tier for policy in settings.types.values()]
@@ -215,15 +216,18 @@ def _nest(settings: WorkerSettings, home: str) -> Nest:
         app=settings.app,
         paths=paths,
         cwd=paths[0],
-        home=home,
         artifacts=artifacts,
         shut=isolation.shut(tiers),
         secrets=_secrets(settings),
     )
 
 
-def _owner(pool: Pool) -> tuple[int, int] | None:
-    return (pool.uid, pool.gid) if pool.uid is not None and pool.gid is not None and os.getuid() == 0 else None
+def _hatchery(settings: WorkerSettings) -> Hatchery:
+    """Return where the zygotes come from: this process, as the pool's user when it is root."""
+    pool = settings.pool
+    owner = (pool.uid, pool.gid) if pool.uid is not None and pool.gid is not None and os.getuid() == 0 else None
+    scratch = Scratch(settings.scratch_parent, owner)
+    return Own(pool.environment(os.environ), scratch, apart=owner is not None)
 
 
 def _plan(settings: WorkerSettings, tend: Tend) -> Plan:

@@ -11,8 +11,7 @@ import array
 import contextlib
 import os
 import socket
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,9 +22,9 @@ import msgspec
 from benteng.policy import TypePolicy
 from benteng.worker import wire
 from benteng.worker.cells import Cell
+from benteng.worker.hatchery import Hatchery
 from benteng.worker.pool import Pool
-from benteng.worker.program import program
-from benteng.worker.sandbox import roots, system
+from benteng.worker.sandbox import roots
 from benteng.worker.wire import Configure, Inbox, Line, Outbox
 
 DESCRIPTORS_MAX = 16
@@ -44,7 +43,7 @@ class Nest:
     """What a pool's zygote is started with.
 
     app    `module:attribute`;  paths: directories that are put first on sys.path;  cwd: where it is imported
-    home   HOME and TMPDIR at import, and where the cells' scratch is;  artifacts: directory of artifact files, or ""
+    artifacts  directory of artifact files, or ""
     secrets  what no cell may read, also if it lies among the app's files
     shut   no type of the pool is LOW: the zygote is shut in before it imports the app
     """
@@ -53,21 +52,15 @@ class Nest:
     app: str
     paths: tuple[str, ...]
     cwd: str
-    home: str
     artifacts: str
     shut: bool = False
     secrets: tuple[Path, ...] = ()
 
-    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the zygote's environment."""
-        return self.pool.environment(environ) | {"HOME": self.home, "TMPDIR": self.home}
-
-    def configure(self) -> Configure:
-        """Return what the zygote is told."""
+    def configure(self, *, apart: bool) -> Configure:
+        """Return what the zygote is told. `apart`: its uid has no other files than the pool's."""
         pool = self.pool
         listed, readable = roots.application(self.paths, self.secrets)
         return Configure(
-            parent=os.getpid(),
             app=self.app,
             paths=self.paths,
             cwd=self.cwd,
@@ -75,53 +68,47 @@ class Nest:
             artifacts=self.artifacts,
             uid=pool.uid,
             gid=pool.gid,
-            scratch=self.home,
             read=(*readable, *((self.artifacts,) if self.artifacts else ()), *pool.read),
             listed=listed,
             write=pool.write,
             waive=pool.waive,
             shut=self.shut,
-            own_uid=pool.uid is not None and os.getuid() == 0,
+            own_uid=apart,
         )
 
 
 class Nursery:
     """One zygote at a time."""
 
-    def __init__(self, nest: Nest, environ: Mapping[str, str]) -> None:
+    def __init__(self, nest: Nest, hatchery: Hatchery) -> None:
         self.state = NurseryState.DOWN
         self.line: socket.socket | None = None
         self.outbox = Outbox()
         self._nest = nest
-        self._environ = dict(environ)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._hatchery = hatchery
         self._inbox = Inbox(Line.ZYGOTE_STARTING, wire.ZYGOTE_BYTES_MAX)
         self._descriptors: list[int] = []
 
-    @property
-    def pid(self) -> int:
-        """The zygote's pid; 0 when there is none."""
-        return 0 if self._process is None else self._process.pid
-
     def start(self) -> socket.socket:
-        """Start a zygote and return its line."""
+        """Start a zygote and return its line. Raises OSError when there can be none now."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                program("benteng.worker.zygote:main"),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=self._nest.environment(self._environ),
-                cwd="/",
-                close_fds=True,
-            )
+            try:
+                there = self._hatchery.hatch(theirs)
+            except OSError:
+                ours.close()
+                raise
         ours.setblocking(False)
         self.line, self.outbox = ours, Outbox()
         self._inbox = Inbox(Line.ZYGOTE_STARTING, wire.ZYGOTE_BYTES_MAX)
         self.state = NurseryState.STARTING
-        self.say(self._nest.configure())
+        if there:
+            self.configure()
         return ours
+
+    def configure(self) -> None:
+        """Tell the zygote what it is to be."""
+        self.say(self._nest.configure(apart=self._hatchery.apart))
 
     def ready(self, report: bytes) -> dict[str, TypePolicy]:
         """Take its report and return the policies of its registry. Raises ProtocolError."""
@@ -173,32 +160,26 @@ class Nursery:
         if not self._descriptors:
             raise wire.ProtocolError("a cell without its pidfd")
         pidfd = self._descriptors.pop(0)
-        pid = system.pid_behind(pidfd)
-        reaped = pid == -1
-        if not reaped and (pid != message.pid or system.parent_of(pid) != self.pid):
+        try:
+            self._hatchery.check(pidfd, message.pid)
+        except (EOFError, wire.ProtocolError):
             os.close(pidfd)
-            if self._process is None or self._process.poll() is not None:
-                raise EOFError  # it died meanwhile, and its cells have another parent
-            raise wire.ProtocolError("a pidfd that is no cell of this zygote")
+            raise
         cell.pid, cell.pidfd = message.pid, pidfd
 
-    def stop(self, patience_seconds: float) -> None:
-        """End the zygote, and with it every cell: by hanging up, so that it kills what they started; then by force."""
+    def stop(self, patience_seconds: float) -> bool:
+        """End the zygote, and with it every cell: by hanging up, so that it kills what they started; then by force.
+
+        Tell whether all of them are surely dead.
+        """
         if self.line is not None:
             self.line.close()
             self.line = None
         for number in (*self._descriptors, *self.outbox.abandon()):
             os.close(number)
         self._descriptors.clear()
-        process, self._process = self._process, None
         self.state = NurseryState.DOWN
-        if process is None:
-            return
-        try:
-            process.wait(patience_seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
+        return self._hatchery.stop(patience_seconds)
 
     def _keep(self, ancillary: list[tuple[int, int, bytes]]) -> None:
         for level, kind, data in ancillary:

@@ -1,4 +1,4 @@
-"""The scratch directories of a pool's cells: made before, deleted afterwards, a bounded piece at a time.
+"""The scratch directories of a pool's cells: made by each cell, deleted afterwards, a bounded piece at a time.
 
 Deleting never follows a symbolic link and never recurses: a directory found inside another is moved up and emptied in
 its turn, so that neither depth nor size of what a job leaves can hold up the supervisor's one thread.
@@ -12,6 +12,7 @@ import os
 import stat
 import tempfile
 from collections import deque
+from collections.abc import Collection
 from itertools import count, islice
 from pathlib import Path
 
@@ -23,6 +24,11 @@ BLOCK_BYTES = 512
 """The unit of st_blocks, whatever the file system's own."""
 PREFIX = "benteng-scratch-"
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def directory_of(root: Path, cell: int) -> Path:
+    """Return the directory of a cell."""
+    return root / f"cell-{cell}"
 
 
 def is_over(path: Path, pid: int, bytes_max: int, entries_max: int = ENTRIES_MAX) -> bool:
@@ -75,36 +81,46 @@ class Scratch:
     """One worker's scratch root, 0700, and what is still to be deleted in it."""
 
     def __init__(self, parent: Path | None = None, owner: tuple[int, int] | None = None) -> None:
-        """Make the root, below `parent` or the host's directory for temporary files; cells belong to `owner`.
+        """Make the root, below `parent` or the host's directory for temporary files; it belongs to `owner`.
 
         It is locked while this process lives. Roots of workers that died without cleaning up are deleted with ours.
         """
         made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-        self._owner = owner
         if owner is not None:
-            made.chmod(0o711)
+            os.chown(made, *owner, follow_symlinks=False)
         self._bin = os.open(made, DIRECTORY)
         fcntl.flock(self._bin, fcntl.LOCK_EX)
         self.root = made.rename(made.with_name(made.name[1:]))
         self._names = count()
         self._waste: deque[str] = deque()
         for path in self.root.parent.glob(f"{PREFIX}*"):
-            if path != self.root and _is_abandoned(path):
-                self.drop(path)
+            if path != self.root and _is_abandoned(path, (os.getuid(), *(owner or ())[:1])):
+                self._take(path)
 
-    def make(self, cell: int) -> Path:
-        """Make the directory of a cell."""
-        path = self.root / f"cell-{cell}"
-        path.mkdir(mode=0o700)
-        if self._owner is not None:
-            os.chown(path, *self._owner, follow_symlinks=False)
-        return path
+    def path(self, cell: int) -> Path:
+        """Return the directory of a cell, which makes it when it is born."""
+        return directory_of(self.root, cell)
 
-    def drop(self, path: Path) -> None:
-        """Take a directory away from where it is; it is deleted piece by piece. What is not there is no matter."""
+    def drop(self, cell: int, attempt: int = 0) -> None:
+        """Take the directory of a cell, or of one attempt in it, away; it is deleted piece by piece.
+
+        What is not there is no matter. No link is followed: whoever has the cell's uid may have put one there.
+        """
+        name = directory_of(self.root, cell).name
+        if not attempt:
+            self._take(name, self._bin)
+            return
+        try:
+            handle = os.open(name, DIRECTORY, dir_fd=self._bin)
+        except OSError:
+            return
+        self._take(str(attempt), handle)
+        os.close(handle)
+
+    def _take(self, path: str | Path, directory: int | None = None) -> None:
         name = f"waste-{next(self._names)}"
         try:
-            os.rename(path, name, dst_dir_fd=self._bin)
+            os.rename(path, name, src_dir_fd=directory, dst_dir_fd=self._bin)
         except OSError:
             return
         self._waste.append(name)
@@ -122,7 +138,7 @@ class Scratch:
     def close(self) -> None:
         """Delete what can be deleted within a bounded effort, and the root if it is empty then."""
         for path in self.root.glob("cell-*"):
-            self.drop(path)
+            self._take(path.name, self._bin)
         self.sweep(100 * ENTRIES_PER_SWEEP)
         os.close(self._bin)
         try:
@@ -180,15 +196,15 @@ class Scratch:
             return
 
 
-def _is_abandoned(path: Path) -> bool:
-    """Whether a root is ours by uid, and no living process has it locked."""
+def _is_abandoned(path: Path, uids: Collection[int]) -> bool:
+    """Whether a root belongs to one of these users, and no living process has it locked."""
     try:
         handle = os.open(path, DIRECTORY)
     except OSError:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.fstat(handle).st_uid == os.getuid()
+        return os.fstat(handle).st_uid in uids
     except OSError:
         return False
     finally:

@@ -152,9 +152,9 @@ class Configure(_Message, frozen=True, tag=True):
     """The first thing a zygote hears: what to import, as whom, and shut in by what. Holds nothing of the store.
 
     shut: the zygote itself is shut in, before the import; cells of MEDIUM and HIGH are in any case.
+    scratch: where its cells' directories are; the zygote fills it in, since only its own host knows it.
     """
 
-    parent: int
     app: str
     paths: tuple[str, ...]
     cwd: str
@@ -177,7 +177,6 @@ class Spawn(_Message, frozen=True, tag=True):
     cell: Handle
     kind: Kind
     width: Annotated[int, msgspec.Meta(ge=1, le=1000)]
-    scratch: str
     limits: Limits
 
 

@@ -12,7 +12,7 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -25,10 +25,9 @@ from benteng.redact import clean_line, patterns
 from benteng.worker import isolation, wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
+from benteng.worker.hatchery import Hatchery, Sight
 from benteng.worker.nursery import Nest, Nursery, NurseryState
 from benteng.worker.pool import KINDS, TIERS, Kind, Pool
-from benteng.worker.sandbox import system
-from benteng.worker.scratch import Scratch, is_over
 
 BIRTH_SECONDS_MAX = 60.0
 DEATH_SECONDS_MAX = 10.0
@@ -67,8 +66,7 @@ class Means:
 
     nest: Nest
     policies: Mapping[str, TypePolicy]
-    environ: Mapping[str, str]
-    scratch: Scratch
+    hatchery: Hatchery
     rng: Random
     say: Say
 
@@ -79,7 +77,8 @@ class Yard:
     def __init__(self, means: Means, selector: selectors.BaseSelector) -> None:
         self._means = means
         self._selector = selector
-        self._nursery = Nursery(means.nest, means.environ)
+        self._hatchery = means.hatchery
+        self._nursery = Nursery(means.nest, means.hatchery)
         self._cells: dict[int, Cell] = {}
         self._where: dict[int, Cell] = {}
         self._lanes = lanes_of(means.nest.pool, means.policies)
@@ -90,6 +89,7 @@ class Yard:
         self._guards: dict[int, float] = {}
         self._strays: dict[int, int] = {}
         self._measure_at = 0.0
+        self._dirty = False
         self._zygote_at = 0.0
         self._zygote_failures = 0
         self._zygote_since = 0.0
@@ -121,7 +121,7 @@ class Yard:
     @property
     def zygote(self) -> int:
         """The zygote's pid; 0 when there is none."""
-        return self._nursery.pid
+        return self._hatchery.pid
 
     def enter(self, flights: Iterable[Flight], now: float) -> None:
         """Take flights in. They wait for a cell if they must, but not for ever."""
@@ -175,7 +175,11 @@ class Yard:
             cell.say(wire.Stop(flight.handle))
             self._watch(cell)
         else:
-            cell.signal(signal.SIGTERM)
+            self._signal(cell, signal.SIGTERM)
+
+    def _signal(self, cell: Cell, number: int) -> None:
+        if cell.pidfd >= 0:
+            self._hatchery.signal(cell.pidfd, number)
 
     def _lane(self, flight: Flight) -> Lane:
         kind = KINDS[flight.policy.tier]
@@ -196,11 +200,11 @@ class Yard:
                 self._send(lane, now)
             if lane.waiting and now - lane.waiting[0].entered_at > WAIT_SECONDS_MAX:
                 self._withdraw(lane.waiting[0], "no cell was free for too long")
-        self._means.scratch.sweep()
+        self._dirty = self._hatchery.sweep()
 
     def wake_at(self, now: float) -> float:
         """Return when `tick` is wanted again at the latest."""
-        if self._means.scratch.dirty:
+        if self._dirty:
             return now
         due = [now + (0.25 if self._since else 1.0)]
         if self._timers:
@@ -233,15 +237,19 @@ class Yard:
         if now < self._measure_at:
             return
         self._measure_at = now + MEASURE_SECONDS
-        for cell in tuple(self._cells.values()):
-            if cell.state is not CellState.READY or cell.lane.kind is Kind.WIDE or not cell.flights:
-                continue
-            bytes_max = SCRATCH_FILES * max(f.policy.limits.file_bytes_max for f in cell.flights.values())
-            if is_over(cell.scratch, cell.pid, bytes_max):
+        for number in self._hatchery.measure(dict(self._measurable())):
+            cell = self._cells.get(number)
+            if cell is not None and cell.state is CellState.READY:
                 for flight in cell.flights.values():
                     flight.stop = flight.stop or StopReason.SCRATCH
                 self._means.say("scratch_full", cell=cell.number, pid=cell.pid)
                 self._kill(cell, now)
+
+    def _measurable(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        for cell in self._cells.values():
+            if cell.state is CellState.READY and cell.lane.kind is not Kind.WIDE and cell.flights:
+                bytes_max = SCRATCH_FILES * max(f.policy.limits.file_bytes_max for f in cell.flights.values())
+                yield cell.number, (cell.pid, bytes_max)
 
     def _kill_later(self, flight: Flight, when: float) -> None:
         flight.kill_at = min(flight.kill_at, when)
@@ -272,13 +280,13 @@ class Yard:
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        cell = Cell(number, lane, ours, self._means.scratch.make(number))
+        cell = Cell(number, lane, ours)
         limits = _widest(self._means.nest.pool.own(self._means.policies).values(), lane.kind)
         self._cells[number] = cell
         self._since[number] = now
         lane.cells.append(cell)
         self._selector.register(ours, selectors.EVENT_READ, partial(self._cell_ready, cell))
-        self._nursery.spawn(theirs, wire.Spawn(number, lane.kind, lane.width, str(cell.scratch), limits))
+        self._nursery.spawn(theirs, wire.Spawn(number, lane.kind, lane.width, limits))
         self._watch_zygote()
 
     def _send(self, lane: Lane, now: float) -> None:
@@ -325,7 +333,7 @@ class Yard:
         match message:
             case wire.Hello(layers):
                 cell.layers = frozenset(layers)
-                self._let_work(cell)
+                self._look(cell, now)
             case wire.Started(handles):
                 for handle in handles:
                     _start(cell.flight(handle))
@@ -342,16 +350,29 @@ class Yard:
         if tail and not isinstance(message, wire.Ended):
             raise wire.ProtocolError("a tail that nothing asks for")
 
-    def _let_work(self, cell: Cell) -> None:
-        """Give work to a cell that said Hello and is known by its pid, if it has every layer that its tier requires.
-
-        What can be seen from here counts only if it is seen. Raises ProtocolError.
-        """
-        if cell.layers is None or not cell.pid:
+    def _look(self, cell: Cell, now: float) -> None:
+        """Have a cell looked at, once it has said Hello and is known by its pid. Until then it gets no work."""
+        if cell.layers is None or cell.pidfd < 0:
             return
-        lacking = isolation.lacking(TIERS[cell.lane.kind], cell.layers, cell.pid, self._means.nest.pool.waive)
+        cell.looked_at = True
+        sight = self._hatchery.look(cell.number, cell.pidfd, layers=cell.state is CellState.BORN)
+        if sight is not None:
+            self._seen(cell, sight, now)
+
+    def _seen(self, cell: Cell, sight: Sight, now: float) -> None:
+        """Give work to a cell that stands as its tier requires; end one in which something was left."""
+        cell.looked_at = False
+        if cell.state is CellState.BORN:
+            self._let_work(cell, sight, now)
+        elif cell.state is CellState.READY and not cell.flights and _has_company(cell, sight):
+            self._kill(cell, now)
+
+    def _let_work(self, cell: Cell, sight: Sight, now: float) -> None:
+        said = cell.layers or frozenset[str]()
+        lacking = isolation.lacking(TIERS[cell.lane.kind], said, sight.layers, self._means.nest.pool.waive)
         if lacking:
-            raise wire.ProtocolError(f"a cell without {', '.join(lacking)}")
+            self._distrust(cell, f"a cell without {', '.join(lacking)}", now)
+            return
         cell.hello()
         self._since.pop(cell.number, None)
 
@@ -359,17 +380,20 @@ class Yard:
         del cell.flights[flight.handle], self._where[flight.handle]
         self.ended.append(flight)
         cell.lane.worked()
-        self._means.scratch.drop(cell.scratch / str(flight.handle))
-        if cell.state is CellState.READY and not cell.flights and self._is_spent(cell, flight):
+        self._hatchery.drop(cell.number, flight.handle)
+        if cell.state is not CellState.READY or cell.flights:
+            return
+        if self._is_spent(cell, flight):
             self._kill(cell, now)
+        else:
+            self._look(cell, now)
 
-    def _is_spent(self, cell: Cell, flight: Flight) -> bool:
-        """Whether an idle cell must not be used again: used up, after any error, or with something left in it."""
-        if cell.jobs >= cell.lane.jobs_max:
-            return True
-        if cell.lane.kind is Kind.WIDE:
-            return bool(system.children_of(cell.pid))
-        return not isinstance(flight.outcome, Completed) or cell.leftovers()
+    @staticmethod
+    def _is_spent(cell: Cell, flight: Flight) -> bool:
+        """Whether an idle cell must not be used again: used up, or after any error."""
+        return cell.jobs >= cell.lane.jobs_max or (
+            cell.lane.kind is not Kind.WIDE and not isinstance(flight.outcome, Completed)
+        )
 
     def _note(self, cell: Cell, handle: int, text: str, *, progress: bool) -> None:
         """Take output, which may arrive after its attempt ended; too much of it is hostile."""
@@ -403,7 +427,7 @@ class Yard:
         cell.ours = ours
         self._since[cell.number] = now
         self._selector.unregister(cell.line)
-        cell.signal(signal.SIGKILL)
+        self._signal(cell, signal.SIGKILL)
         self._nursery.say(wire.End(cell.number))
         self._watch_zygote()
 
@@ -456,7 +480,7 @@ class Yard:
         del self._cells[cell.number]
         for table in (self._since, self._guards, self._strays):
             table.pop(cell.number, None)
-        self._means.scratch.drop(cell.scratch)
+        self._hatchery.drop(cell.number)
 
     # ----------------------------------------------------------------------------------------------------------- zygote
 
@@ -482,7 +506,7 @@ class Yard:
         except (EOFError, ConnectionError):
             self._lose_zygote("ended", now)
         except wire.ProtocolError as error:
-            self._means.say("suspicious", pid=self._nursery.pid, why=str(error))
+            self._means.say("suspicious", pid=self._hatchery.pid, why=str(error))
             self._lose_zygote("broke the protocol", now)
 
     def _take_zygote(self, message: Any, tail: bytes, now: float) -> None:
@@ -505,21 +529,18 @@ class Yard:
             raise wire.ProtocolError("the birth of an unknown cell")
         self._nursery.adopt(cell, message)
         if cell.state is CellState.DYING:
-            cell.signal(signal.SIGKILL)
+            self._signal(cell, signal.SIGKILL)
             return
-        try:
-            self._let_work(cell)
-        except wire.ProtocolError as error:
-            self._distrust(cell, str(error), now)
+        self._look(cell, now)
 
     def _lose_zygote(self, why: str, now: float) -> None:
         """The zygote is gone or not to be trusted: no cell outlives it, and a new one is started later."""
-        self._means.say("zygote_lost", pid=self._nursery.pid, why=why)
+        self._means.say("zygote_lost", pid=self._hatchery.pid, why=why)
         if self._nursery.line is not None:
             self._selector.unregister(self._nursery.line)
         cells = list(self._cells.values())
         for cell in cells:
-            cell.signal(signal.SIGKILL)
+            self._signal(cell, signal.SIGKILL)
         self._nursery.stop(0.0)  # leases are not prolonged meanwhile; orphans fall to the supervisor
         for cell in cells:
             if cell.state is not CellState.DYING:
@@ -547,13 +568,13 @@ class Yard:
     def close(self) -> None:
         """Kill everything and delete the scratch directories."""
         for cell in self._cells.values():
-            cell.signal(signal.SIGKILL)
+            self._signal(cell, signal.SIGKILL)
         self._nursery.stop(END_SECONDS)
         for cell in list(self._cells.values()):
             if cell.state is not CellState.DYING:
                 self._selector.unregister(cell.line)
             self._forget(cell)
-        self._means.scratch.close()
+        self._hatchery.close()
 
     def _watch(self, cell: Cell) -> None:
         if cell.state is CellState.DYING:
@@ -584,6 +605,11 @@ def lanes_of(pool: Pool, policies: Mapping[str, TypePolicy]) -> list[Lane]:
     if Tier.HIGH in tiers:
         lanes.append(Lane("single", Kind.SINGLE, 1, many, 1, ahead=1))
     return lanes
+
+
+def _has_company(cell: Cell, sight: Sight) -> bool:
+    """Whether processes, or threads of a cell that makes one attempt at a time, are left of an ended attempt."""
+    return sight.children > 0 or (cell.lane.kind is not Kind.WIDE and sight.threads > 1)
 
 
 def describe(status: int) -> str:

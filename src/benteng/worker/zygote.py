@@ -41,11 +41,11 @@ PARENT_DIED = signal.SIGUSR2
 
 
 def main() -> NoReturn:
-    """Be a zygote. Descriptor 0 is the control line."""
+    """Be a zygote. Descriptor 0 is the control line, the argument is the pid of the parent that makes it."""
     control = socket.socket(fileno=os.dup(0))
     _silence()
     os.setsid()
-    zygote = Zygote(control)
+    zygote = Zygote(control, int(sys.argv[2]))
     zygote.prepare()
     zygote.run()
     os._exit(0)
@@ -72,8 +72,9 @@ class Child:
 class Zygote:
     """What forks, watches and reaps."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, parent: int) -> None:
         self._control = control
+        self._parent = parent
         self._inbox = Inbox(Line.TO_NEW_ZYGOTE)
         self._descriptors: list[int] = []
         self._children: dict[int, Child] = {}
@@ -84,10 +85,9 @@ class Zygote:
 
     def prepare(self) -> None:
         """Become who the pool is, import the app, and report it; ends the process when that cannot be."""
-        configure = self._first()
-        self._configure = configure
+        configure = self._configure = msgspec.structs.replace(self._first(), scratch=os.environ["HOME"])
         _shut_in(configure, self._say)
-        system.die_with_parent(configure.parent)
+        system.die_with_parent(self._parent)
         try:
             policies = self._import(configure)
         except PolicyError as error:
@@ -120,11 +120,11 @@ class Zygote:
         wakeup, signalled = _wakeup_pipe()
         signal.signal(signal.SIGCHLD, _nothing)
         signal.signal(PARENT_DIED, _nothing)
-        system.die_with_parent(self._config.parent, PARENT_DIED)
+        system.die_with_parent(self._parent, PARENT_DIED)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(signalled, select.POLLIN)
-        while os.getppid() == self._config.parent:
+        while os.getppid() == self._parent:
             ready = {number for number, _ in poll.poll(self._pause_milliseconds())}
             if signalled in ready:
                 os.read(signalled, 4096)
