@@ -76,7 +76,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     backoff_seconds_base: float = 1.0
     backoff_seconds_min: float = 0.1
     backoff_seconds_max: float = 300.0
-    lease_seconds: float = 30.0
+    lease_seconds: float = 12.0
     run_seconds_max: float = 300.0
     grace_seconds: float = 3.0
     payload_bytes_max: int = 65_536

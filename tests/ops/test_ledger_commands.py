@@ -174,7 +174,7 @@ def test_a_changed_limit_is_a_difference(project):
     ended = project.call("policy", "check")
 
     assert 32 == ended.code
-    assert "greet@1: limits.lease_seconds 30.0 -> 60.0\n" == ended.out
+    assert "greet@1: limits.lease_seconds 12.0 -> 60.0\n" == ended.out
 
 
 def test_policies_are_read_without_importing_the_code_here(project):

@@ -7,7 +7,22 @@ import signal
 import sqlite3
 from contextlib import closing
 
+import pytest
+
+from benteng.keeper.loop import PAUSE_SECONDS_MAX
+from benteng.policy import LIMITS, Tier
+from benteng.worker.supervisor import IDLE_SECONDS
 from tests.worker.bed import field, wait_gone
+
+RECOVERY_SECONDS_MAX = 15.0
+
+
+@pytest.mark.parametrize("tier", list(Tier))
+def test_work_of_a_killed_worker_comes_back_in_time(tier):
+    """With nobody's own limits: a whole lease, the keeper's pause, and an idle worker that heard no hint (L1, C08)."""
+    idle_seconds_max = 1.25 * IDLE_SECONDS
+
+    assert RECOVERY_SECONDS_MAX > LIMITS[tier].lease_seconds + PAUSE_SECONDS_MAX + idle_seconds_max
 
 
 def test_a_stopped_supervisor_loses_its_job_and_its_cell(bed):
