@@ -6,6 +6,7 @@ import pytest
 
 from benteng.config import Environment, load
 from benteng.errors import PolicyError
+from benteng.secret import Source
 from benteng.store.records import Facet
 
 
@@ -63,6 +64,17 @@ def test_pools_are_read(tmp_path, write):
     assert config.pool("patch").concurrency == 2
     assert config.pool("patch").env == ("LANG",)
     assert config.pool("other").concurrency == 4
+
+
+def test_a_pool_says_where_its_secrets_are(write, tmp_path):
+    """A place for each name, and exactly one."""
+    write('[pool.patch.secrets]\nstripe = {file = "/etc/benteng/stripe"}\nmail = {env = "MAIL"}\n')
+    expected = {"stripe": Source(file="/etc/benteng/stripe"), "mail": Source(env="MAIL")}
+    assert expected == load(tmp_path, {}).pool("patch").secrets
+
+    write('[pool.patch.secrets]\nstripe = {file = "/a/b", env = "C"}\n')
+    with pytest.raises(PolicyError, match="one of file, env and credential"):
+        load(tmp_path, {})
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,21 @@ from benteng.redact import (
     ERROR_BYTES_MAX,
     PATTERNS,
     REDACTED,
+    Scrubber,
     clean,
     clean_line,
     error_text,
     keyed,
     patterns,
-    scrub,
 )
 
 ANY_TEXT = st.text(st.characters(categories=None) | st.sampled_from("\r\n\t\x1b\u202e\ud800\U000e0041\\"))
 SECRET = "pa/ss+w\"örd'\n?"
+
+
+def scrub(text, secrets):
+    """Take secrets out of a text."""
+    return Scrubber(secrets).text(text)
 
 
 @given(ANY_TEXT, st.integers(0, 64))
@@ -132,6 +137,65 @@ def test_scrub_joins_overlapping_secrets():
     assert f"x{REDACTED}y" == scrub("xabcdefghiy", ["abcdef", "defghi"])
     assert f"x{REDACTED}y" == scrub("xabcdefghiy", ["abcdefghi", "bcdefg"])
     assert REDACTED == scrub("ababababab", ["ababab", "babab\n"])
+
+
+def test_scrub_finds_the_lines_of_a_secret():
+    """Output is told line by line, so that a key in PEM never stands in one of them as a whole."""
+    secret = "-----BEGIN X-----\n  MIIBVAIBADANBg\n-----END X-----"
+
+    assert f"first {REDACTED}" == scrub("first MIIBVAIBADANBg", [secret])
+
+
+@pytest.mark.parametrize(
+    "piece, left",
+    [
+        (f"and {SECRET[:7]}", f"and {REDACTED}"),
+        (f"{SECRET[-7:]} and", f"{REDACTED} and"),
+        (f"{SECRET[:7]}{CUT}", f"{REDACTED}{CUT}"),
+        (SECRET[3:10], REDACTED),
+        (f"and {SECRET[:5]}", f"and {SECRET[:5]}"),
+        ("", ""),
+    ],
+    ids=["end", "start", "cut", "middle", "too-short", "empty"],
+)
+def test_scrub_finds_the_part_of_a_secret_at_an_edge(piece, left):
+    """A text that was cut in two in the middle of a secret shows neither half."""
+    assert left == Scrubber([SECRET]).piece(piece)
+
+
+@pytest.mark.parametrize(
+    "document, left",
+    [
+        ({"a": [f"x{SECRET}", 1, None, True]}, {"a": [f"x{REDACTED}", 1, None, True]}),
+        ({SECRET: {"b": "c"}}, {REDACTED: {"b": "c"}}),
+        ({"pin": 4711471147}, {"pin": REDACTED}),
+        ({"b": 0.25, "a": "é"}, {"b": 0.25, "a": "é"}),
+    ],
+    ids=["value", "key", "number", "none"],
+)
+@pytest.mark.parametrize("ensure_ascii", [True, False], ids=["ascii", "utf-8"])
+def test_scrub_reads_a_document_as_its_reader_will(document, left, ensure_ascii):
+    """Every string, key and number of a result; what holds no secret stays as it is."""
+    scrubber = Scrubber([SECRET, "4711471147"])
+    data = json.dumps(document, ensure_ascii=ensure_ascii).encode()
+
+    assert left == json.loads(scrubber.document(data))
+    assert (document != left) == scrubber.finds(data)
+
+
+@pytest.mark.parametrize("data", [b'"\\u0073ecret-one"', b'{"a":"secret-one","a":1}'], ids=["escape", "twice"])
+def test_scrub_is_not_fooled_by_how_a_document_is_written(data):
+    """A cell may write its JSON as it likes; what is kept is written anew."""
+    left = Scrubber(["secret-one"]).document(data)
+
+    assert b"ecret-one" not in left
+
+
+@pytest.mark.parametrize("data", [b"{", b"\xff", b"[" * 5000], ids=["cut", "bytes", "deep"])
+def test_scrub_says_what_is_no_document(data):
+    """What cannot be read cannot be searched."""
+    with pytest.raises((ValueError, RecursionError)):
+        Scrubber(["secret-one"]).document(data)
 
 
 @pytest.mark.parametrize("secret", ["", "a", "short"])

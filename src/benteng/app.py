@@ -112,6 +112,7 @@ class Benteng:
         operation: tuple[str, ...] = ...,
         resources: tuple[str, ...] | None = ...,
         successors: tuple[str, ...] = ...,
+        secrets: tuple[str, ...] = ...,
         errors: Mapping[str, ErrorClass] = ...,
         signed: bool | None = ...,
         **limits: float | None,
@@ -127,6 +128,7 @@ class Benteng:
         operation: tuple[str, ...] = (),
         resources: Any = UNDECLARED,
         successors: tuple[str, ...] = (),
+        secrets: tuple[str, ...] = (),
         errors: Mapping[str, ErrorClass] | None = None,
         signed: bool | None = None,
         **limits: float | None,
@@ -137,7 +139,7 @@ class Benteng:
         themselves. A parameter `ctx` receives the Context. `limits` are the fields of `policy.Limits`. Raises
         DefinitionError naming rule and fix for a contract, field path or option that the tier does not allow.
         """
-        options = Options(tier, effect, pool, operation, resources, successors, errors or {}, signed, limits)
+        options = Options(tier, effect, pool, operation, resources, successors, secrets, errors or {}, signed, limits)
         return register(self.registry, target, options)
 
     def evidence(self, name: str) -> Callable[[F], F]:

@@ -22,6 +22,7 @@ import msgspec
 
 from benteng.errors import PolicyError
 from benteng.policy import POOL_DEFAULT
+from benteng.secret import Source
 from benteng.store.durability import Durability
 from benteng.store.records import Facet
 
@@ -55,6 +56,7 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     starts_per_minute    how many attempts each worker may start within any 60 seconds; 0: no bound
     start                "fork" a cell from the zygote, or "exec" each one (for code that starts threads at import)
     env                  names of environment variables that handlers may see; never secrets
+    secrets              where each secret comes from that job types name: {file}, {env} or {credential}
     uid, gid             whom zygote and cells become when the worker is root
     read, write          full paths that MEDIUM and HIGH cells may read, or write, beside what all may
     waive                layers of isolation that `dev` does without; `prod` refuses MEDIUM and HIGH then
@@ -67,6 +69,7 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     starts_per_minute: int = 0
     start: str = "fork"
     env: tuple[str, ...] = ()
+    secrets: dict[str, Source] = {}
     uid: int | None = None
     gid: int | None = None
     read: tuple[str, ...] = ()

@@ -26,6 +26,10 @@ class Channel(Protocol):
         """Add a successor to the completing commit."""
         ...
 
+    def secret(self, name: str) -> str:
+        """Return a secret of the job's type."""
+        ...
+
     def artifact(self, ref: ArtifactRef) -> Path:
         """Copy an artifact into the scratch directory, hashing it on the way."""
         ...
@@ -75,6 +79,14 @@ class Context:
         Raises Malformed when the payload does not fit the successor's contract, PolicyError when it is not listed.
         """
         self._channel.then(job_type, payload)
+
+    def secret(self, name: str) -> str:
+        """Return a secret that this type's policy lists, as the worker's host had it when the attempt started.
+
+        It is taken out of results, errors, progress and output; still, give it to nobody but whom it is for. Raises
+        PolicyError for a name that is not listed.
+        """
+        return self._channel.secret(name)
 
     def artifact(self, ref: object) -> Path:
         """Return the path of a private, verified copy of an artifact: hashed while it was copied.

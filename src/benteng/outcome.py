@@ -105,6 +105,7 @@ ERRORS: dict[str, ErrorClass] = {
     "builtins.SyntaxError": ErrorClass.PERMANENT,
     "builtins.ImportError": ErrorClass.PERMANENT,
     "benteng.errors.Malformed": ErrorClass.PERMANENT,
+    "benteng.errors.PolicyError": ErrorClass.PERMANENT,
     "benteng.errors.EnvelopeError": ErrorClass.SUSPICIOUS,
 }
 """Qualified exception name -> class, looked up along its bases, most derived first. A job type adds its own."""

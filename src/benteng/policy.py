@@ -26,6 +26,10 @@ POOL_DEFAULT = "default"
 PRIORITY_DEFAULT = 5
 PRIORITY_MAX = 9
 RESOURCES_MAX = 16
+SECRETS_MAX = 8
+SECRET_NAME = re.compile(r"[a-z][a-z0-9_-]{1,47}", re.ASCII)
+SECRET_BYTES = (8, 8192)
+"""The shortest secret that can be found again in text without tearing up words, and the longest that is handed over."""
 TYPE_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,3}", re.ASCII)
 """`name@major`; matched in full. The name is dotted lower-case words, the major a number without leading zero."""
 
@@ -118,6 +122,7 @@ class TypePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     resources    fields whose values are locked for the attempt;  targets: fields of the access rule
     artifacts    field paths of artifact references
     successors   types that a handler may add with `ctx.then`
+    secrets      names of secrets that a handler may ask for with `ctx.secret`; the pool says where each comes from
     errors       qualified exception name -> class, before the built-in table
     schema_sha256  digest of the contract's JSON Schema
     """
@@ -131,6 +136,7 @@ class TypePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     artifacts: tuple[str, ...] = ()
     targets: tuple[KeyPath, ...] = ()
     successors: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     errors: dict[str, ErrorClass] = {}
     signed: bool = False
     schema_sha256: str = ""
@@ -171,6 +177,11 @@ class Floor:
     holds: Callable[[TypePolicy, frozenset[str]], bool]
 
 
+def _are_secrets(names: tuple[str, ...]) -> bool:
+    """Whether these are at most SECRETS_MAX names of secrets, each once."""
+    return len(set(names)) == len(names) <= SECRETS_MAX and all(SECRET_NAME.fullmatch(name) for name in names)
+
+
 def _is_finite(limits: Limits) -> bool:
     """Whether every number of the limits is one: neither infinite nor NaN."""
     values: tuple[float | None, ...] = msgspec.structs.astuple(limits)
@@ -207,6 +218,18 @@ FLOORS: tuple[Floor, ...] = (
         "above LOW the author must say what may not be worked on twice at a time",
         'add resources=("field", ...), or resources=None if nothing is shared',
         lambda p, declared: p.tier is Tier.LOW or "resources" in declared,
+    ),
+    Floor(
+        "F-secrets",
+        "secrets are 8 different names at most, of 2 to 48 lower-case letters, digits, _ and -",
+        'write secrets=("name", ...)',
+        lambda p, _: _are_secrets(p.secrets),
+    ),
+    Floor(
+        "F-wide",
+        "LOW jobs share one process, and each could take the secrets of the others",
+        "use tier=Tier.MEDIUM, whose jobs with secrets have a cell of their own, or leave out secrets",
+        lambda p, _: p.tier is not Tier.LOW or not p.secrets,
     ),
     Floor(
         "F-signed",

@@ -13,6 +13,9 @@ import hmac
 import json
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import msgspec
 
 CLEAN_BYTES_MAX = 8192
 LINE_BYTES_MAX = 2048
@@ -52,15 +55,59 @@ def clean_line(text: str, *, bytes_max: int = LINE_BYTES_MAX) -> str:
     return _cut(_UNCLEAN_LINE.sub(_escape, text[: bytes_max + 1]), bytes_max)
 
 
-def scrub(text: str, secrets: Iterable[str]) -> str:
-    """Return text without the given secrets, also where they are URL-encoded, in base64, hex, JSON- or Python-escaped.
+class Scrubber:
+    """Takes given secrets out of text, also where they are URL-encoded, in base64, hex, JSON- or Python-escaped.
 
-    Exact values of at least 6 characters; a shorter one would tear up ordinary words. Scrub *before* cleaning or
-    cutting: both can change a secret beyond recognition. Runs where the secrets are known, outside the cell.
+    Exact values of at least 6 characters; a shorter one would tear up ordinary words. The lines of a secret of several
+    lines count too, as they are: output is told line by line. Scrub *before* cleaning or cutting: both can change a
+    secret beyond recognition.
     """
-    needles = {needle for secret in secrets if len(secret) >= SECRET_CHARS_MIN for needle in _encodings(secret)}
-    spans = sorted(span for needle in needles for span in _spans(text, needle))
-    return _without(text, spans)
+
+    __slots__ = ("_needles",)
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        kept = [secret for secret in secrets if len(secret) >= SECRET_CHARS_MIN]
+        whole = {needle for secret in kept for needle in _encodings(secret)}
+        lines = {line.strip() for secret in kept for line in secret.splitlines()}
+        self._needles = whole | {line for line in lines if len(line) >= SECRET_CHARS_MIN}
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._needles)
+
+    def text(self, text: str) -> str:
+        """Return text without the secrets."""
+        return _without(text, sorted(span for needle in self._needles for span in _spans(text, needle)))
+
+    def piece(self, text: str) -> str:
+        """Return a piece of a longer text without the secrets, nor the part of one that was cut in two at its edges."""
+        spans = [span for needle in self._needles for span in (*_spans(text, needle), *_edges(text, needle))]
+        return _without(text, sorted(spans))
+
+    def document(self, data: bytes) -> bytes:
+        """Return a JSON document as canonical JSON without the secrets, in keys and numbers too.
+
+        It is parsed first: an escape, or a key that stands there twice, hides nothing. Raises ValueError, or
+        RecursionError, for what is no JSON.
+        """
+        return _canonical(self._value(msgspec.json.decode(data)))
+
+    def finds(self, data: bytes) -> bool:
+        """Whether a JSON document holds a secret. Raises ValueError, or RecursionError, for what is no JSON."""
+        value = msgspec.json.decode(data)
+        return _canonical(self._value(value)) != _canonical(value)
+
+    def _value(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.text(value)
+            case list():
+                return [self._value(each) for each in cast("list[Any]", value)]
+            case dict():
+                pairs = cast("dict[str, Any]", value).items()
+                return {self.text(key): self._value(each) for key, each in pairs}
+            case _:
+                return value if self.text(json.dumps(value)) == json.dumps(value) else REDACTED
 
 
 def patterns(text: str) -> str:
@@ -162,6 +209,26 @@ def _base64_encodings(raw: bytes) -> Iterator[str]:
 
 
 _URL_SAFE = str.maketrans("+/", "-_")
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _edges(text: str, needle: str) -> Iterator[tuple[int, int]]:
+    """Yield where the text begins with an end of the needle, ends with a beginning of it, or is nothing but a part."""
+    size, told = SECRET_CHARS_MIN, text.removesuffix(CUT)
+    if len(told) < size:
+        return
+    if told in needle:
+        yield 0, len(told)
+    for begin, _ in _spans(needle, told[:size]):
+        if told.startswith(needle[begin:]):
+            yield 0, len(needle) - begin
+    tail = max(0, len(told) - len(needle))
+    for begin, _ in _spans(told[tail:], needle[:size]):
+        if needle.startswith(told[tail + begin :]):
+            yield tail + begin, len(told)
 
 
 def _spans(text: str, needle: str) -> Iterator[tuple[int, int]]:

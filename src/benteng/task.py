@@ -147,6 +147,7 @@ class Options:
     operation: tuple[str, ...] = ()
     resources: tuple[str, ...] | _Undeclared | None = UNDECLARED
     successors: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     errors: Mapping[str, ErrorClass] = field(default_factory=dict[str, ErrorClass])
     signed: bool | None = None
     limits: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
@@ -216,6 +217,7 @@ def _policy(name: str, options: Options, shape: Shape) -> TypePolicy:
         artifacts=tuple(path.dotted for path in shape.artifact_paths),
         targets=tuple(KeyPath(path.dotted, path.kind) for path in shape.target_paths),
         successors=options.successors,
+        secrets=tuple(options.secrets),
         errors=dict(options.errors),
         signed=tier is Tier.HIGH if options.signed is None else options.signed,
         schema_sha256=shape.schema_digest,

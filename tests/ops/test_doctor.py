@@ -12,6 +12,13 @@ from benteng.ops.exits import Exit
 from benteng.ops.runs import Runs, observed, quantile
 from benteng.policy import LIMITS, Tier
 
+SECRETIVE = """
+
+@app.job("ship@1", tier=Tier.MEDIUM, effect=Effect.ONCE, operation=("account",), resources=None,
+         secrets=("good", "mail", "none", "wide"))
+def ship(payload: Bill) -> None: ...
+"""
+
 
 def levels(project, check):
     """The levels and texts of one check's findings."""
@@ -124,6 +131,35 @@ def test_a_password_in_the_environment_is_told_and_not_shown(project, monkeypatc
 
     assert "canary" not in ended.out
     assert "the store's password stands in the environment" in ended.out
+
+
+def test_each_secret_is_tried_and_none_is_shown(project):
+    """A file is read as a worker would; what only the worker's unit has is no error here."""
+    (project.root / "jobs.py").write_text((project.root / "jobs.py").read_text() + SECRETIVE)
+    (project.root / "benteng.toml").write_text(
+        f"""
+        app = "jobs:app"
+        [pool.default.secrets]
+        good = {{file = "{project.root}/good"}}
+        wide = {{file = "{project.root}/wide"}}
+        mail = {{env = "MAIL_KEY"}}
+        idle = {{env = "IDLE"}}
+        """
+    )
+    for name, mode in (("good", 0o400), ("wide", 0o644)):
+        (project.root / name).write_text("canary-secret")
+        (project.root / name).chmod(mode)
+    project.call("policy", "lock")
+
+    found = levels(project, "secrets")
+
+    assert [
+        ("ok", "pool default: secret good can be read"),
+        ("note", "pool default: secret mail: the worker's variable MAIL_KEY is not set here"),
+        ("warning", "pool default: secret none: this pool does not say where it is"),
+        ("warning", f"pool default: secret wide: {project.root}/wide is open to others"),
+        ("note", "pool default: no type names the secret idle"),
+    ] == found
 
 
 def test_runs_and_silent_leases_are_observed():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from benteng import lockfile
+from benteng.secret import Source
 from benteng.worker.launch import WorkerSettings, run_worker
 from benteng.worker.pool import Pool, Start
 
@@ -30,6 +31,7 @@ def main() -> int:
                 "start": Start(pool.get("start", "fork")),
                 "types": tuple(pool.get("types", ())),
                 "env": tuple(pool.get("env", ())),
+                "secrets": {name: Source(**each) for name, each in pool.get("secrets", {}).items()},
                 "read": tuple(pool.get("read", ())),
                 "write": tuple(pool.get("write", ())),
                 "waive": frozenset(pool.get("waive", ())),

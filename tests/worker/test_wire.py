@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 
+import msgspec
 import pytest
 
-from benteng.policy import LIMITS, Tier
+from benteng.policy import LIMITS, SECRET_BYTES, SECRETS_MAX, Tier
 from benteng.worker import wire
 from benteng.worker.pool import Kind
 from benteng.worker.wire import Inbox, Line
@@ -54,7 +55,10 @@ def test_a_message_arrives_as_it_was_sent(pair):
 
 def test_the_largest_attempt_fits_alone_and_batches_are_split(pair):
     """One frame never exceeds the cap: only one attempt must fit, the others go into the next (C3)."""
-    works = [work(n, b"x" * 65_536) for n in range(8)]
+    secrets = tuple(wire.Named("s" * 48, SECRET_BYTES[1]) for _ in range(SECRETS_MAX))
+    rest = b"x" * (65_536 + SECRET_BYTES[1] * SECRETS_MAX)
+    full = wire.Work(1, "t" * 256, (1 << 53) - 1, 1, "o" * 64, "d" * 64, 30.0, 65_536, secrets)
+    works = [(msgspec.structs.replace(full, handle=n), rest) for n in range(8)]
 
     frames = wire.grant_frames(works)
 
@@ -65,6 +69,24 @@ def test_the_largest_attempt_fits_alone_and_batches_are_split(pair):
         inbox.accept(each)
         handles = [w.handle for message, _ in inbox.messages() for w in message.works]
         assert handles
+
+
+def test_each_attempt_has_its_own_secrets(pair):
+    """Values stand in the tail, by size; what the sizes do not add up to is no frame."""
+    secrets = {"stripe": "geheim ü", "mail": "x" * 8192}
+    named = tuple(wire.Named(name, len(value.encode())) for name, value in secrets.items())
+    values = b"".join(value.encode() for value in secrets.values())
+    one = wire.Work(1, "greet@1", 7, 1, "op", "digest", 30.0, 3, named)
+
+    (frame,) = wire.grant_frames([(one, b"abc" + values), work(2, b"def")])
+    inbox = Inbox(Line.TO_CELL)
+    inbox.accept(frame)
+    ((message, tail),) = inbox.messages()
+
+    found = [(payload, given) for _, payload, given in wire.parts(message.works, tail)]
+    assert [(b"abc", secrets), (b"def", {})] == found
+    with pytest.raises(wire.ProtocolError):
+        list(wire.parts(message.works, tail[:-1]))
 
 
 def test_a_reader_that_stops_has_had_what_it_took(pair):
@@ -113,7 +135,7 @@ def test_every_message_is_permitted_somewhere():
     """No message exists that nobody may say."""
     known = {message for messages in wire.PERMITTED.values() for message in messages}
 
-    assert set(wire._Message.__subclasses__()) - known == {wire.Work, wire.Next}
+    assert set(wire._Message.__subclasses__()) - known == {wire.Work, wire.Next, wire.Named}
 
 
 def test_a_line_changes_with_its_state(pair):

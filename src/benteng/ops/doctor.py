@@ -16,11 +16,11 @@ from enum import StrEnum
 from functools import cached_property, partial
 from math import ceil
 
-from benteng import lockfile
+from benteng import lockfile, secret
 from benteng.audit import AuditRecord
 from benteng.clock import SECOND, Instant, microseconds, system_clock
 from benteng.config import FILE_NAME, Config, Environment
-from benteng.errors import BentengError
+from benteng.errors import BentengError, PolicyError
 from benteng.keyring import INSTALLATION_KEY_FILE, TRUST_FILE, load_installation_key, load_signing_key, load_trust
 from benteng.opening import PRODUCER_KEY, dsn_of
 from benteng.ops.describe import policies_of
@@ -197,6 +197,24 @@ def _pending(patient: Patient) -> Iterator[Finding]:
             yield Finding("floors", patient.grave(), text, "dev only, until it has")
 
 
+def _secrets(patient: Patient) -> Iterator[Finding]:
+    """Read each secret as a worker would. Variables and credentials of a worker's unit are seen only there."""
+    wanted = {(policy.pool, name) for policy in patient.locked.values() for name in policy.secrets}
+    for pool, name in sorted(wanted):
+        source = patient.config.pool(pool).secrets.get(name)
+        try:
+            secret.read(name, source, os.environ)
+        except PolicyError as error:
+            elsewhere = source is not None and source.path(os.environ) is None
+            level = Level.NOTE if elsewhere else patient.grave()
+            yield Finding("secrets", level, f"pool {pool}: {error.reason}" + (" here" if elsewhere else ""), error.fix)
+        else:
+            yield Finding("secrets", Level.OK, f"pool {pool}: secret {name} can be read")
+    for pool, settings in patient.config.pools.items():
+        for name in sorted(settings.secrets.keys() - {name for other, name in wanted if other == pool}):
+            yield Finding("secrets", Level.NOTE, f"pool {pool}: no type names the secret {name}", "take it out")
+
+
 def _store(patient: Patient) -> Iterator[Finding]:
     config = patient.config
     if not patient.has(Facet.OPERATOR):
@@ -364,6 +382,7 @@ CHECKS: dict[str, Check] = {
     "keys": _keys,
     "lock": _lock,
     "floors": _pending,
+    "secrets": _secrets,
     "store": _store,
     "logins": _logins,
     "demand": _demand,

@@ -30,19 +30,17 @@ from benteng.guard import CELL, Case, Door, judge
 from benteng.guard.integrity import refs_of
 from benteng.job import ArtifactRef, Job, sha256_hex
 from benteng.outcome import Permanent, Snoozed, Suspicious, Transient, classify
-from benteng.redact import clean, clean_line, error_text
+from benteng.redact import Scrubber, clean, clean_line, error_text
 from benteng.task import JobType, Registry
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 from benteng.worker import wire
-from benteng.worker.wire import Ended, How, Next, Work
+from benteng.worker.wire import UNSERIALISABLE, Ended, How, Next, Work
 
 LOG_BYTES_MAX: Final = 64 * 1024
 LOG_LINE_BYTES_MAX: Final = 8000
 PROGRESS_BYTES_MAX: Final = 4096
 REASON_BYTES_MAX: Final = 2048
 COPY_BYTES: Final = 1 << 20
-UNSERIALISABLE: Final = "unserialisable"
-"""Key of the result that stands for one that could not be written as JSON: the job completed all the same."""
 
 
 class Stopped(BaseException):
@@ -90,6 +88,8 @@ class Attempt:
     work: Work
     payload: bytes
     shop: Workshop
+    secrets: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    scrubber: Scrubber = field(default_factory=Scrubber)
     job_type: JobType | None = None
     parsed: Parsed | None = None
     deadline: float = 0.0
@@ -101,6 +101,7 @@ class Attempt:
     def __post_init__(self) -> None:
         self.job_type = self.shop.registry.types.get(self.work.type)
         self.deadline = clock.boot_seconds() + self.work.run_seconds
+        self.scrubber = Scrubber(self.secrets.values())
 
     @property
     def loads(self) -> bool:
@@ -242,7 +243,7 @@ class Attempt:
         self.flush()
         if _is_cancellation(error):
             return self._stopped()
-        return wire.frame(ended_by(self.work.handle, error, cast("JobType", self.job_type)))
+        return wire.frame(ended_by(self.work.handle, error, cast("JobType", self.job_type), self.scrubber))
 
     def _stopped(self) -> bytes:
         self.armed = False
@@ -252,7 +253,7 @@ class Attempt:
 
     def progress(self, text: str) -> None:
         """Tell people how far it got."""
-        cleaned = clean(str(text), bytes_max=PROGRESS_BYTES_MAX)
+        cleaned = clean(self.scrubber.text(str(text)), bytes_max=PROGRESS_BYTES_MAX)
         self.shop.mouth.say(wire.frame(wire.Progress(self.work.handle, cleaned)))
 
     def then(self, type_name: str, payload: object) -> None:
@@ -270,7 +271,20 @@ class Attempt:
         if len(self.next) >= wire.SUCCESSORS_MAX or size > wire.SUCCESSORS_BYTES_MAX:
             reason = f"at most {wire.SUCCESSORS_MAX} successors of {wire.SUCCESSORS_BYTES_MAX} bytes together"
             raise PolicyError("W-successors", reason, fix="let a successor add more")
+        if self.scrubber and self.scrubber.finds(raw.canonical):
+            raise Malformed(
+                "W-leak", "the payload of a successor holds a secret", fix="it asks for its own: ctx.secret"
+            )
         self.next.append((successor.name, raw.canonical))
+
+    def secret(self, name: str) -> str:
+        """Return a secret. Raises PolicyError for one that the type does not list."""
+        if name in self.secrets:
+            return self.secrets[name]
+        policy = cast("JobType", self.job_type).policy
+        why = f"{policy.name} does not list the secret that was asked for, only {', '.join(policy.secrets) or 'none'}"
+        fix = "add it to the secrets of the type, lock it anew, and say in [pool.X.secrets] where it comes from"
+        raise PolicyError("W-undeclared", why, fix=fix)
 
     def artifact(self, ref: ArtifactRef) -> Path:
         """Return a private copy whose bytes were hashed while they were copied.
@@ -292,7 +306,7 @@ class Attempt:
 
     def write(self, text: str) -> None:
         """Take output of the handler; whole lines are sent, within the attempt's budget."""
-        self.partial += text[: LOG_BYTES_MAX * 2]
+        self.partial = self.scrubber.text(self.partial + text[: LOG_BYTES_MAX * 2])
         while "\n" in self.partial or len(self.partial) > LOG_LINE_BYTES_MAX:
             line, newline, rest = self.partial.partition("\n")
             if not newline or len(line) > LOG_LINE_BYTES_MAX:
@@ -316,9 +330,9 @@ class Attempt:
         self.shop.mouth.say(wire.frame(wire.Log(self.work.handle, line)))
 
 
-def ended_by(handle: int, error: BaseException, job_type: JobType) -> Ended:
+def ended_by(handle: int, error: BaseException, job_type: JobType, scrubber: Scrubber) -> Ended:
     """Return how an attempt ended that raised: by the handler's own words, then by the type's table of names."""
-    text = _text_of(error)
+    text = _text_of(error, scrubber)
     outcome = classify(error, job_type.policy.errors, text)
     match outcome:
         case Transient():
@@ -345,9 +359,9 @@ def result_json(value: object, bytes_max: int) -> bytes:
     return data if len(data) <= bytes_max else json.dumps({UNSERIALISABLE: "too large"}).encode()
 
 
-def _text_of(error: BaseException) -> str:
+def _text_of(error: BaseException, scrubber: Scrubber) -> str:
     try:
-        message = str(error)
+        message = scrubber.text(str(error))
     except Exception:  # noqa: BLE001 - the failure path cannot fail
         message = "(its text cannot be read)"
     if isinstance(error, raised.HandlerSignal):

@@ -83,10 +83,8 @@ def serve(sock: socket.socket, shop: Workshop, *, once: bool) -> None:
         for message, tail in inbox.messages():
             if not isinstance(message, wire.Grants):
                 continue
-            for work, payload in zip(
-                message.works, wire.cut(tail, [w.payload_bytes for w in message.works]), strict=True
-            ):
-                serial.attempt(Attempt(work, payload, shop))
+            for work, payload, secrets in wire.parts(message.works, tail):
+                serial.attempt(Attempt(work, payload, shop, secrets))
                 if once:
                     _wait_for_end(sock)
                     return

@@ -6,7 +6,9 @@ kills the cell, and a dead cell is Crashed whatever it said before, unless it ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import assert_never
 
@@ -26,15 +28,19 @@ from benteng.outcome import (
     Unstarted,
 )
 from benteng.policy import TypePolicy
-from benteng.redact import clean_line, patterns
+from benteng.redact import Scrubber, clean_line, patterns
 from benteng.store.records import LeaseProof, Settlement
 from benteng.verdict import Divert, Hold, Refuse
 from benteng.worker import wire
-from benteng.worker.wire import BEFORE_START, Ended, How
+from benteng.worker.wire import BEFORE_START, UNSERIALISABLE, Ended, How, Named
 
 LOG_BYTES_MAX = 128 * 1024
 """Output that a cell may send for one attempt; it stops by itself at half of this, so one that goes on is hostile."""
 
+UNREADABLE = json.dumps({UNSERIALISABLE: "no JSON"}).encode()
+TOO_LARGE = json.dumps({UNSERIALISABLE: "too large"}).encode()
+NO_SECRETS = Scrubber()
+LEAK = "a successor's payload holds a secret of this job [W-leak]"
 MARGIN_SHARE = 0.2
 MARGIN_SECONDS_MAX = 2.0
 
@@ -57,6 +63,7 @@ class Flight:
     lease_until  when the cell must be dead if nobody prolongs the lease; the margin is taken off
     deadline     when the attempt is stopped; inf until it was sent to a cell
     kill_at      when its cell is killed after a stop;  stop: why it is being stopped
+    secrets      what its cell gets and nobody else;  scrubber: takes them out of whatever comes back
     """
 
     handle: int
@@ -74,6 +81,8 @@ class Flight:
     logged_bytes: int = 0
     progress: str = ""
     progressed: int = 0
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    scrubber: Scrubber = NO_SECRETS
 
     @property
     def proof(self) -> LeaseProof:
@@ -86,8 +95,9 @@ class Flight:
         self.lease_until = asked_at + seconds - margin_seconds(self.grant.lease.seconds)
 
     def work(self) -> tuple[wire.Work, bytes]:
-        """Return what its cell gets: neither job id nor token."""
+        """Return what its cell gets, and its part of the tail: neither job id nor token."""
         job, lease = self.grant.job, self.grant.lease
+        values = {name: value.encode() for name, value in self.secrets.items()}
         work = wire.Work(
             handle=self.handle,
             type=job.type,
@@ -97,8 +107,9 @@ class Flight:
             payload_sha256=job.payload_sha256,
             run_seconds=self.policy.limits.run_seconds_max,
             payload_bytes=len(job.payload),
+            secrets=tuple(Named(name, len(value)) for name, value in values.items()),
         )
-        return work, job.payload
+        return work, b"".join((job.payload, *values.values()))
 
     def end(self, ended: Ended, tail: bytes) -> None:
         """Take a cell's word for how it ended. Raises ProtocolError when the state does not permit it."""
@@ -114,10 +125,31 @@ class Flight:
         if not set(names) <= set(self.policy.successors):
             raise wire.ProtocolError("a successor is not listed in the policy")
         successors = tuple(Successor(name, payload) for name, payload in zip(names, payloads, strict=True))
-        self.outcome = self._outcome(ended, result, successors)
+        leaks = self.scrubber and any(self._holds(payload) for payload in payloads)
+        self.outcome = Suspicious(LEAK) if leaks else self._outcome(ended, self._result(result), successors)
+
+    def told(self, text: str) -> str:
+        """Return text of its cell without its secrets and what looks like one, still to be cleaned and bounded."""
+        return patterns(self.scrubber.piece(text) if self.scrubber else text)
+
+    def _result(self, result: bytes) -> bytes:
+        if not self.scrubber or not result:
+            return result
+        try:
+            scrubbed = self.scrubber.document(result)
+        except (ValueError, RecursionError):
+            return UNREADABLE
+        return scrubbed if len(scrubbed) <= self.policy.limits.result_bytes_max else TOO_LARGE
+
+    def _holds(self, payload: bytes) -> bool:
+        """Whether a payload holds a secret, or cannot be searched for one."""
+        try:
+            return self.scrubber.finds(payload)
+        except (ValueError, RecursionError):
+            return True
 
     def _outcome(self, ended: Ended, result: bytes, successors: tuple[Successor, ...]) -> Outcome:
-        text = clean_line(patterns(ended.text), bytes_max=2048)
+        text = self._line(ended.text)
         match ended.how:
             case How.COMPLETED:
                 return Completed(result, successors)
@@ -134,7 +166,7 @@ class Flight:
             case How.STOPPED:
                 return self.stopped()
             case How.HELD | How.DIVERTED | How.REFUSED | How.REFUSED_SUSPICIOUS:
-                return _judged(ended, text)
+                return self._judged(ended, text)
             case _:
                 assert_never(ended.how)
 
@@ -167,18 +199,20 @@ class Flight:
         else:
             self.outcome = Crashed(how, shared=shared)
 
+    def _judged(self, ended: Ended, text: str) -> Judged:
+        rule, field_path, fix = (self._line(each) for each in (ended.rule, ended.field, ended.fix))
+        match ended.how:
+            case How.HELD:
+                return Judged(Hold(rule, text, fix))
+            case How.DIVERTED:
+                return Judged(Divert(rule, text, fix))
+            case _:
+                return Judged(Refuse(rule, text, fix, field_path, suspicious=ended.how is How.REFUSED_SUSPICIOUS))
+
+    def _line(self, text: str) -> str:
+        return clean_line(self.told(text), bytes_max=2048)
+
 
 def margin_seconds(lease_seconds: float) -> float:
     """Return how long before the end of a lease a cell must be dead."""
     return min(MARGIN_SECONDS_MAX, lease_seconds * MARGIN_SHARE)
-
-
-def _judged(ended: Ended, text: str) -> Judged:
-    rule, field_path, fix = (clean_line(each, bytes_max=2048) for each in (ended.rule, ended.field, ended.fix))
-    match ended.how:
-        case How.HELD:
-            return Judged(Hold(rule, text, fix))
-        case How.DIVERTED:
-            return Judged(Divert(rule, text, fix))
-        case _:
-            return Judged(Refuse(rule, text, fix, field_path, suspicious=ended.how is How.REFUSED_SUSPICIOUS))

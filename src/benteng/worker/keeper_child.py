@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 
 from benteng.worker.program import program
@@ -21,9 +22,11 @@ END_SECONDS = 1.0
 class KeeperChild:
     """One keeper process at a time."""
 
-    def __init__(self, dsn: str, environment: str, say: Say) -> None:
+    def __init__(self, dsn: str, environment: str, say: Say, withheld: frozenset[str] = frozenset()) -> None:
+        """Start it. It gets this process's variables, but for those withheld: secrets of jobs are not its business."""
         self._settings = json.dumps({"dsn": dsn, "environment": environment}).encode() + b"\n"
         self._say = say
+        self._environ = {name: value for name, value in os.environ.items() if name not in withheld}
         self._failures = 0
         self._again_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,7 +57,7 @@ class KeeperChild:
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
-            program("benteng.keeper.loop:main", hidden=True), stdin=subprocess.PIPE, cwd="/"
+            program("benteng.keeper.loop:main", hidden=True), stdin=subprocess.PIPE, cwd="/", env=self._environ
         )
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):

@@ -31,6 +31,7 @@ from benteng.worker.pool import Pool
 from benteng.worker.sandbox import system
 from benteng.worker.scratch import Scratch
 from benteng.worker.supervisor import INTERNAL, REFUSED, UNAVAILABLE, Plan, Supervisor, Tend
+from benteng.worker.vault import Vault
 from benteng.worker.yard import Means, Say
 
 VERSION = "0.1.0"
@@ -128,6 +129,7 @@ def check(settings: WorkerSettings) -> None:
     _check_roots(settings)
     _check_environment(settings)
     _check_pending(settings)
+    _vault(settings).check(settings.types.values())
     isolation.check(_site(settings), settings.say)
     if os.getuid() == 0 and settings.pool.uid is None:
         text = "the worker runs as root: handlers can read the store. Set uid and gid of the pool, or use another user"
@@ -165,9 +167,10 @@ def _site(settings: WorkerSettings) -> isolation.Site:
 
 
 def _secrets(settings: WorkerSettings) -> tuple[Path, ...]:
-    """Return what no cell may read: what opens the store, and the directory of the keys."""
+    """Return what no cell may read: what opens the store, the directory of the keys, and files of secrets."""
     keys = () if settings.trust_path is None else (settings.trust_path.parent,)
-    return (*credential_files(settings.dsn), *keys)
+    paths = (source.path(os.environ) for source in settings.pool.secrets.values())
+    return (*credential_files(settings.dsn), *keys, *(path for path in paths if path is not None))
 
 
 def _check_environment(settings: WorkerSettings) -> None:
@@ -198,7 +201,8 @@ def _keeper(settings: WorkerSettings, stack: ExitStack) -> Tend:
     """
     if not settings.keeper or is_postgres(settings.dsn):
         return _nobody
-    child = stack.enter_context(closing(KeeperChild(settings.dsn, settings.environment, settings.say)))
+    withheld = frozenset(source.env for source in settings.pool.secrets.values())
+    child = stack.enter_context(closing(KeeperChild(settings.dsn, settings.environment, settings.say, withheld)))
     return child.tend
 
 
@@ -238,7 +242,12 @@ def _plan(settings: WorkerSettings, tend: Tend) -> Plan:
         poll_seconds=settings.poll_seconds,
         give_up_seconds=settings.give_up_seconds,
         tend=tend,
+        vault=_vault(settings),
     )
+
+
+def _vault(settings: WorkerSettings) -> Vault:
+    return Vault(settings.pool.secrets, os.environ, settings.say)
 
 
 def facts_of(settings: WorkerSettings) -> WorkerFacts:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from benteng.errors import PolicyError
 from benteng.policy import POOL_DEFAULT, Tier, TypePolicy
+from benteng.secret import Source
 from benteng.worker.sandbox import layers
 
 CONCURRENCY_MAX = 1_000
@@ -56,6 +57,7 @@ class Pool:
     types             the only job types that it accepts of those that the policies give it; none: all
     starts_per_minute  how many attempts each worker may start within any 60 seconds; 0: no bound
     env               names of variables that handlers see, beside ENV_ALWAYS; never secrets
+    secrets           where each secret comes from that types of the pool name
     read, write       what cells of MEDIUM and HIGH may read, and what they may write, beside what all may: full paths
     waive             layers that are not put in force, for `dev` alone: MEDIUM and HIGH jobs are not contained then
     uid, gid          whom zygote and cells become when the worker is root; None: nobody else
@@ -70,6 +72,7 @@ class Pool:
     starts_per_minute: int = 0
     start: Start = Start.FORK
     env: tuple[str, ...] = ()
+    secrets: Mapping[str, Source] = field(default_factory=dict[str, Source])
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     waive: frozenset[str] = frozenset()
@@ -94,8 +97,9 @@ class Pool:
         if unknown:
             fix = f"these can be waived: {', '.join(sorted(layers.WAIVABLE))}"
             raise PolicyError("W-waive", f"pool {self.name}: {len(unknown)} layer(s) cannot be waived", fix=fix)
+        given = {source.env for source in self.secrets.values()}
         for name in self.env:
-            if _CREDENTIAL.search(name):
+            if _CREDENTIAL.search(name) or name in given:
                 fix = "give handlers what they need without a credential in the environment"
                 raise PolicyError("W-env", f"pool {self.name}: {name} looks like a credential", fix=fix)
 

@@ -29,6 +29,7 @@ from benteng.worker.flights import Flight, StopReason
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import system
+from benteng.worker.vault import Vault
 from benteng.worker.yard import DEATH_SECONDS_MAX, Means, Say, Yard
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class Plan:
     poll_seconds     how long an empty queue is left alone, jittered
     give_up_seconds  exit with 75 after the store was away for so long; None: never
     tend             looks after other children of this process and returns their pids: they are no orphans
+    vault            has the secrets of the pool's types
     """
 
     pool: Pool
@@ -69,6 +71,7 @@ class Plan:
     poll_seconds: float
     give_up_seconds: float | None
     tend: Tend
+    vault: Vault
 
     @property
     def types(self) -> dict[str, TypePolicy]:
@@ -180,7 +183,7 @@ class Supervisor:
         batch = self._done[:SETTLE_MAX]
         settlements = [f.settlement for f in batch if f.settlement is not None]
         asked_at = clock.boot_seconds()
-        accepts = [name for name in self._accepts if self._yard.takes(self._plan.policies[name])]
+        accepts = [name for name in self._accepts if self._takes(self._plan.policies[name], now)]
         answer = self._call(now, lambda: self._store.turn(settlements, room if accepts else 0, accepts))
         if answer is None:
             return True
@@ -193,6 +196,10 @@ class Supervisor:
             self._note_appetite(now, len(answer.grants), room)
         self._take(answer, asked_at)
         return True
+
+    def _takes(self, policy: TypePolicy, now: float) -> bool:
+        """Whether attempts of a type can be started now: its cells do not rest, and its secrets are there."""
+        return self._yard.takes(policy) and self._plan.vault.takes(policy, now)
 
     def _note_appetite(self, now: float, got: int, room: int) -> None:
         """A short answer means that the queue is empty: leave it alone for a while."""
@@ -221,6 +228,8 @@ class Supervisor:
         flight = Flight(self._handle, grant, policy, lease_until=0.0)
         flight.prolong(asked_at, grant.lease.seconds)
         flight.outcome = self._judge.verdict(grant)
+        if flight.outcome is None:
+            self._plan.vault.equip(flight, asked_at)
         return flight
 
     def _collect(self, now: float) -> None:

@@ -60,8 +60,7 @@ class Wide:
             if self._loop is not None:
                 self._loop.cancel(message.handle)
             return
-        pieces = wire.cut(tail, [work.payload_bytes for work in message.works])
-        attempts = [Attempt(work, piece, self._shop) for work, piece in zip(message.works, pieces, strict=True)]
+        attempts = [Attempt(work, payload, self._shop) for work, payload, _ in wire.parts(message.works, tail)]
         ready = [each for each in attempts if not each.loads and self._admits(each)]
         if ready:
             self._shop.mouth.say(wire.frame(wire.Started(tuple(each.work.handle for each in ready))))

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Union
 import msgspec
 
 from benteng.errors import BentengError
-from benteng.policy import LOCK_BYTES_MAX, Limits
+from benteng.policy import LOCK_BYTES_MAX, SECRETS_MAX, Limits
 from benteng.worker.pool import Kind, Start
 
 VERSION: Final = 1
@@ -26,6 +26,8 @@ FRAME_BYTES_MAX: Final = 256 * 1024
 """Header and tail of a frame from or to a cell: one attempt's payload, result and successors fit."""
 
 ZYGOTE_BYTES_MAX: Final = LOCK_BYTES_MAX
+UNSERIALISABLE: Final = "unserialisable"
+"""Key of the result that stands for one that could not be kept: the job completed all the same."""
 SUCCESSORS_MAX: Final = 16
 SUCCESSORS_BYTES_MAX: Final = 128 * 1024
 TEXT_CHARS_MAX: Final = 8192
@@ -50,8 +52,15 @@ Name = Annotated[str, msgspec.Meta(max_length=256)]
 # ------------------------------------------------------------------------------------------------- supervisor to a cell
 
 
+class Named(_Message, frozen=True):
+    """A secret of an attempt: its name, and the size of its value in the tail."""
+
+    name: Name
+    value_bytes: Size
+
+
 class Work(_Message, frozen=True):
-    """One attempt to make. Its payload is the next `payload_bytes` of the frame's tail."""
+    """One attempt to make. The next bytes of the frame's tail are its payload, then the values of its secrets."""
 
     handle: Handle
     type: Name
@@ -61,6 +70,7 @@ class Work(_Message, frozen=True):
     payload_sha256: Name
     run_seconds: Seconds
     payload_bytes: Size
+    secrets: Annotated[tuple[Named, ...], msgspec.Meta(max_length=SECRETS_MAX)] = ()
 
 
 class Grants(_Message, frozen=True, tag=True):
@@ -255,22 +265,33 @@ def frame(message: _Message, tail: bytes = b"") -> bytes:
 
 
 def grant_frames(works: list[tuple[Work, bytes]]) -> list[bytes]:
-    """Return attempts with their payloads as few frames as the cap allows: one attempt alone always fits."""
+    """Return attempts, each with its part of the tail, in as few frames as the cap allows: one alone always fits."""
     frames: list[bytes] = []
     batch: list[tuple[Work, bytes]] = []
     size = 0
-    for work, payload in works:
-        cost = len(payload) + 1024
+    for work, part in works:
+        cost = len(part) + 1024
         if batch and size + cost > FRAME_BYTES_MAX:
             frames.append(_grants(batch))
             batch, size = [], 0
-        batch.append((work, payload))
+        batch.append((work, part))
         size += cost
     return [*frames, _grants(batch)] if batch else frames
 
 
 def _grants(batch: list[tuple[Work, bytes]]) -> bytes:
-    return frame(Grants(tuple(work for work, _ in batch)), b"".join(payload for _, payload in batch))
+    return frame(Grants(tuple(work for work, _ in batch)), b"".join(part for _, part in batch))
+
+
+def parts(works: tuple[Work, ...], tail: bytes) -> Iterator[tuple[Work, bytes, dict[str, str]]]:
+    """Yield attempts with their payloads and secrets. Raises ProtocolError."""
+    pieces = iter(cut(tail, [size for work in works for size in _sizes(work)]))
+    for work in works:
+        yield work, next(pieces), {each.name: next(pieces).decode() for each in work.secrets}
+
+
+def _sizes(work: Work) -> tuple[int, ...]:
+    return (work.payload_bytes, *(each.value_bytes for each in work.secrets))
 
 
 def cut(tail: bytes, sizes: list[int]) -> list[bytes]:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from benteng.outcome import Completed, Lost, Suspicious, Unstarted
 from benteng.policy import Limits, Tier, TypePolicy
-from benteng.redact import clean_line, patterns
+from benteng.redact import clean_line
 from benteng.worker import isolation, wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
@@ -184,6 +184,7 @@ class Yard:
     def _lane(self, flight: Flight) -> Lane:
         kind = KINDS[flight.policy.tier]
         name = "alone" if kind is Kind.WIDE and flight.grant.alone else kind.value
+        name = "sealed" if kind is Kind.SERIAL and flight.policy.secrets else name
         return next(lane for lane in self._lanes if lane.name == name)
 
     # ------------------------------------------------------------------------------------------------------------- time
@@ -404,11 +405,11 @@ class Yard:
                 raise wire.ProtocolError("output for nobody")
             return
         if progress:
-            flight.progress = text
+            flight.progress = flight.told(text)
             flight.progressed += 1
         else:
             flight.logged_bytes += len(text) + 16
-            self._means.say("output", job=flight.grant.job.id, text=clean_line(patterns(text), bytes_max=8192))
+            self._means.say("output", job=flight.grant.job.id, text=clean_line(flight.told(text), bytes_max=8192))
         if flight.logged_bytes > LOG_BYTES_MAX or flight.progressed > PROGRESS_MAX:
             raise wire.ProtocolError("a flood of output")
 
@@ -594,7 +595,8 @@ class Yard:
 
 def lanes_of(pool: Pool, policies: Mapping[str, TypePolicy]) -> list[Lane]:
     """Return the lanes that a pool needs for the tiers of its types."""
-    tiers = {policy.tier for policy in pool.own(policies).values()}
+    types = list(pool.own(policies).values())
+    tiers = {policy.tier for policy in types}
     many = pool.concurrency
     lanes: list[Lane] = []
     if Tier.LOW in tiers:
@@ -602,6 +604,8 @@ def lanes_of(pool: Pool, policies: Mapping[str, TypePolicy]) -> list[Lane]:
         lanes.append(Lane("alone", Kind.WIDE, 1, 1, 1))
     if Tier.MEDIUM in tiers:
         lanes.append(Lane("serial", Kind.SERIAL, 1, many, pool.jobs_per_cell, always=1))
+    if any(policy.tier is Tier.MEDIUM and policy.secrets for policy in types):
+        lanes.append(Lane("sealed", Kind.SERIAL, 1, many, 1, ahead=1))
     if Tier.HIGH in tiers:
         lanes.append(Lane("single", Kind.SINGLE, 1, many, 1, ahead=1))
     return lanes

@@ -86,6 +86,7 @@ def pool_of(config: Config, name: str, concurrency: int | None) -> Pool:
         starts_per_minute=found.starts_per_minute,
         start=Start(found.start),
         env=found.env,
+        secrets=found.secrets,
         uid=found.uid,
         gid=found.gid,
         read=found.read,
