@@ -63,6 +63,7 @@ class Event(StrEnum):
     TIGHTENED = "tightened"
     LOOSENED = "loosened"
     REGISTERED = "registered"
+    WORKER_REFUSED = "worker_refused"
     POLICY_APPLIED = "policy_applied"
     ARTIFACT_REGISTERED = "artifact_registered"
     PURGED = "purged"
@@ -98,7 +99,8 @@ EVENTS: Mapping[Event, str] = MappingProxyType(
         Event.REPLAYED: "a quarantined job was judged again and put back",
         Event.TIGHTENED: "a switch was closed, by a person or by the breaker",
         Event.LOOSENED: "a switch was opened",
-        Event.REGISTERED: "a worker said which job types it runs",
+        Event.REGISTERED: "a worker started: which job types it runs, and in `summary` what holds its cells there",
+        Event.WORKER_REFUSED: "a worker did not start, since its host or its pool does not hold what it must",
         Event.POLICY_APPLIED: "another policy of job types is in force",
         Event.ARTIFACT_REGISTERED: "an artifact was made known",
         Event.PURGED: "rows whose retention ended were removed",
@@ -116,7 +118,8 @@ class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     attempt, fence   which try, and its fencing number
     origin, actor, request_id   from where, on whose behalf, correlation id
     operation        keyed digest (`redact.keyed`) of the operation key; payload: of the payload digest
-    summary          JSON text of the fields that the contract marks `Audited`, all others as type and length
+    summary          JSON text of the fields that the contract marks `Audited`, all others as type and length; of a
+                     worker what it can do where it runs
     resources        what the attempt holds or waits for
     worker, login    which worker and which authenticated login did it
     rule, reason, detail   why: the id of the rule, a sentence, more

@@ -11,9 +11,11 @@ from contextlib import closing
 import pytest
 
 from benteng import merkle
+from benteng.audit import AuditRecord, Event, body_bytes
 from benteng.keyring import load_signing_key, load_trust
 from benteng.lifecycle import QuarantineReason
 from benteng.ops.log import last_seq
+from benteng.ops.views import sentence
 from benteng.store.durability import Durability
 from benteng.store.records import AuditRow
 
@@ -226,3 +228,10 @@ class Log:
 
     def close(self):
         """Nothing to give back."""
+
+
+def test_the_log_tells_what_a_worker_waives():
+    """Whoever reads the tail sees that jobs were not contained, without reading JSON."""
+    said = AuditRecord(at_us=1, event=Event.REGISTERED, detail="pool x, version 1", summary='{"waive":["seccomp"]}')
+
+    assert "pool x, version 1 · waives seccomp" == sentence(AuditRow(1, b"", b"", body_bytes(said)))[-1]

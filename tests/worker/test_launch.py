@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 from benteng import lockfile
+from benteng.audit import SUMMARY_BYTES_MAX
 from benteng.errors import PolicyError
 from benteng.lockfile import to_rows
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.store.open import open_operator
-from benteng.worker.launch import WorkerSettings, check, facts_of
+from benteng.worker.launch import WorkerSettings, check, facts_of, run_worker
 from benteng.worker.pool import Pool
 
 LOW = TypePolicy(name="greet@1", tier=Tier.LOW, effect=Effect.REPEATABLE, limits=LIMITS[Tier.LOW])
@@ -90,11 +91,62 @@ def test_an_empty_pool_is_refused(tmp_path):
 
 def test_a_worker_is_known_by_facts(tmp_path):
     """Host, boot, pid and start: not a name that it chose (cases.md C11)."""
-    facts = facts_of(settings(tmp_path))
+    facts = facts_of(settings(tmp_path), frozenset())
 
     assert facts.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert str(facts.pid) in facts.worker
     assert {LOW.name: LOW.sha256} == facts.types
+
+
+def test_what_holds_the_cells_is_in_the_log_when_a_worker_starts(bed):
+    """Layers that were tried, what is missing, waivers written out and the pool's settings; no address, no value."""
+    worker = bed.worker(waive=["seccomp"], read=["/srv/inventory"])
+    job = bed.enqueue("greet@1", name="a")
+    bed.ended(job)
+    worker.stop()
+
+    (said,) = [
+        json.loads(r["summary"]) for r in map(json.loads, bed.audit().splitlines()) if r["event"] == "registered"
+    ]
+    assert ["seccomp"] == said["waive"]
+    assert ["low", "medium", "high"] == sorted(said["tiers"], key=["low", "medium", "high"].index)
+    assert "landlock_files" in said["tiers"]["high"]["in_force"]
+    assert {"seccomp", "no_network"} <= set(said["tiers"]["high"]["missing"])
+    assert ["/srv/inventory"] == said["settings"]["read"]
+    assert len(bed.policies) == said["policies"]["count"]
+    assert str(bed.path) not in json.dumps(said)
+
+
+def test_a_refusal_to_start_is_in_the_log(bed, monkeypatch):
+    """A worker below its minimum is known to whoever reads the log, not only to whoever sees its stderr."""
+    worker = bed.worker(env=["EFFECTS", "HARMLESS"], environ={"HARMLESS": bed.dsn})
+
+    assert 78 == worker.exit_code()
+    (said,) = [r for r in map(json.loads, bed.audit().splitlines()) if r["event"] == "worker_refused"]
+    assert "W-env" == said["rule"]
+    assert "HARMLESS" in said["reason"]
+    assert "tiers" in json.loads(said["summary"])
+
+
+def test_a_refusal_makes_no_ledger(tmp_path):
+    """One that is not there yet, perhaps at the wrong place, is not made to hold the reason why nothing starts."""
+    asked = settings(tmp_path, cwd=tmp_path)
+
+    assert 78 == run_worker(asked)
+    assert not (tmp_path / "store" / "b.db").exists()
+
+
+def test_what_a_worker_says_is_bounded_and_keeps_its_waivers(tmp_path):
+    """Lists of the settings give way, as number and digest; what holds the cells and what is waived does not."""
+    paths = tuple(f"/srv/\u00e9-{number:04}" for number in range(1_000))
+    said = facts_of(settings(tmp_path, pool=Pool(read=paths, waive=frozenset({"seccomp"}))), frozenset({"group"}))
+
+    assert len(said.isolation.encode()) <= SUMMARY_BYTES_MAX
+    assert said.isolation.isascii()
+    found = json.loads(said.isolation)
+    assert ["seccomp"] == found["waive"]
+    assert 1_000 == found["settings"]["read"]["count"]
+    assert "group" in found["tiers"]["low"]["in_force"]
 
 
 def test_code_that_differs_from_the_lock_file_is_refused(bed):

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from benteng.audit import AuditRecord
+from benteng.audit import AuditRecord, Event
 from benteng.evidence import Control
 from benteng.ops.output import when
 from benteng.ops.why import decode
@@ -130,7 +130,23 @@ def sentence(row: AuditRow) -> list[str]:
 def _what(found: AuditRecord) -> str:
     moved = f"{found.state_from} -> {found.state_to}" if found.state_to and found.state_from != found.state_to else ""
     fence = f"fence {found.fence}" if found.fence else ""
-    return " · ".join(part for part in (found.type, moved, fence, found.rule, found.reason or found.detail) if part)
+    waived = f"waives {', '.join(_waived(found))}" if _waived(found) else ""
+    why = found.reason or found.detail
+    return " · ".join(part for part in (found.type, moved, fence, found.rule, why, waived) if part)
+
+
+class _Posture(msgspec.Struct):
+    waive: tuple[str, ...] = ()
+
+
+def _waived(found: AuditRecord) -> tuple[str, ...]:
+    """Return the layers that a worker said it does without."""
+    if found.event not in (Event.REGISTERED, Event.WORKER_REFUSED):
+        return ()
+    try:
+        return msgspec.json.decode(found.summary, type=_Posture).waive
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ()
 
 
 def summary(text: str) -> object:

@@ -38,6 +38,7 @@ from benteng.store.records import (
     Turn,
     TypeRow,
     WorkerFacts,
+    WorkerRefusal,
 )
 
 BATCH_MAX = 1_000
@@ -116,8 +117,12 @@ class Consumer(Store, Protocol):
         """Where hints come from as long as this session lasts, another one after that; None: this ledger gives none."""
         ...
 
-    def register(self, facts: WorkerFacts) -> Registration:
-        """Record the worker and return the ledger's policy digests for its pool. To be repeated as a sign of life."""
+    def register(self, facts: WorkerFacts, refusal: WorkerRefusal | None = None) -> Registration:
+        """Record the worker and return the ledger's policy digests for its pool. To be repeated as a sign of life.
+
+        The first time the log gets what the worker can do here to hold a cell (`isolation`). With a refusal the worker
+        will not start: the log says why, and it is not known as a worker.
+        """
         ...
 
     def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:

@@ -132,7 +132,8 @@ class Cancelled:
 class WorkerFacts:
     """Who a worker is: facts of its host and process, not a name it chose.
 
-    types: policy digest of each job type, as the worker's own lock file has it.
+    types       policy digest of each job type, as the worker's own lock file has it
+    isolation   JSON text of what it can really do here to hold a cell; one of more than 4096 bytes is recorded as cut
     """
 
     worker: str
@@ -142,6 +143,15 @@ class WorkerFacts:
     pid: int
     version: str
     types: Mapping[str, str]
+    isolation: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRefusal:
+    """Why a worker does not start: the id of the rule, and a sentence."""
+
+    rule: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,16 @@ from benteng.decide import Disposition
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
 from benteng.lifecycle import QuarantineReason, State
 from benteng.store.contract import Consumer, Store
-from benteng.store.records import Admission, LeaseProof, Refusal, Replay, Settlement, TypeRow, WorkerFacts
+from benteng.store.records import (
+    Admission,
+    LeaseProof,
+    Refusal,
+    Replay,
+    Settlement,
+    TypeRow,
+    WorkerFacts,
+    WorkerRefusal,
+)
 from benteng.testing.bench import Bench, proof, quarantine, settlement
 from benteng.testing.ledger import ACCEPTS, ACTOR, HIGH, LOW, MEDIUM, ONCE, PARENT, POOL, Twin, make_policy, type_row
 from benteng.testing.race import opened
@@ -154,6 +163,7 @@ def _replaying(bench: Bench) -> list[Any]:
 
 
 FACTS = WorkerFacts("w-1", POOL, "host", "boot", 1, "0.1", {LOW.name: LOW.sha256})
+REFUSAL = WorkerRefusal("W-layers", "a reason")
 NEW = [type_row(make_policy("t.new@1")), type_row(make_policy("t.newer@1"))]
 ARTIFACT = ArtifactFact("a-1", "00" * 32, ArtifactState.APPROVED)
 
@@ -161,6 +171,9 @@ SCENARIOS: dict[str, Scenario] = {
     "admit": Scenario("producer", _admitting, [list[Admission], list[Refusal]], lambda s, a: s.admit(*a)),
     "cancel": Scenario("producer", _cancelling, [list[str], str], lambda s, a: s.cancel(*a)),
     "register": Scenario("consumer", lambda _: [FACTS], [WorkerFacts], lambda s, a: s.register(*a)),
+    "register-refused": Scenario(
+        "consumer", lambda _: [FACTS, REFUSAL], [WorkerFacts, WorkerRefusal], lambda s, a: s.register(*a)
+    ),
     "claim": Scenario("consumer", _claiming, [int, list[str]], lambda s, a: s.claim(*a)),
     "extend": Scenario(
         "consumer",

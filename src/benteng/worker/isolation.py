@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from benteng.errors import PolicyError
 from benteng.policy import Tier
 from benteng.worker.pool import Pool
-from benteng.worker.sandbox import layers, probe, roots
+from benteng.worker.sandbox import basic, layers, probe, roots
 from benteng.worker.sandbox.layers import LAYERS, Seen
 
 VIOLATION: Final = "a system call that no job needs; the kernel ended the cell (SIGSYS)"
@@ -76,14 +76,23 @@ def shut(tiers: Iterable[Tier]) -> bool:
     return bool(wanted) and Tier.LOW not in wanted
 
 
-def check(site: Site, say: Say) -> None:
-    """Raise PolicyError when the pool's cells could not be held as their tiers require; warn of what `dev` may lack."""
+def held(*, contained: bool) -> frozenset[str]:
+    """Return the layers that hold on this host, each tried for real; for LOW alone those that it has."""
+    return frozenset(probe.probe() if contained else basic.probe())
+
+
+def check(site: Site, say: Say) -> frozenset[str]:
+    """Return the layers that hold here; warn of what `dev` may lack.
+
+    Raises PolicyError when the pool's cells could not be held as their tiers require.
+    """
     _check_mix(site, say)
     _check_waivers(site, say)
     _check_roots(site)
-    held = frozenset(probe.probe()) if site.contained else frozenset[str]()
+    there = held(contained=bool(site.contained))
     for tier in sorted(site.contained, key=lambda tier: tier.rank):
-        _check_layers(site, tier, held, say)
+        _check_layers(site, tier, there, say)
+    return there
 
 
 def _check_mix(site: Site, say: Say) -> None:
@@ -115,8 +124,8 @@ def _check_roots(site: Site) -> None:
         raise PolicyError("W-roots", text, fix="move it out of the application's, artifacts' and readable directories")
 
 
-def _check_layers(site: Site, tier: Tier, held: frozenset[str], say: Say) -> None:
-    absent = layers.missing(tier, _there(site.pool, held) | layers.waived(site.pool.waive))
+def _check_layers(site: Site, tier: Tier, there: frozenset[str], say: Say) -> None:
+    absent = layers.missing(tier, _there(site.pool, there) | layers.waived(site.pool.waive))
     if site.dev:
         loud = [name for name in absent if layers.is_loud_only(name)]
         if loud:
@@ -136,13 +145,13 @@ class Report:
     missing: tuple[str, ...]
 
 
-def report(pool: Pool, tier: Tier) -> Report:
-    """Return what cells of a tier would have in this pool on this host, each layer tried for real."""
-    there = _there(pool, frozenset(probe.probe()))
+def report(pool: Pool, tier: Tier, holding: frozenset[str]) -> Report:
+    """Return what cells of a tier would have in this pool, on a host on which these layers hold."""
+    there = _there(pool, holding)
     used = [name for name, row in LAYERS.items() if row.need(tier) is not layers.Need.UNUSED and name in there]
     return Report(tier, tuple(used), layers.missing(tier, used))
 
 
-def _there(pool: Pool, held: frozenset[str]) -> frozenset[str]:
+def _there(pool: Pool, holding: frozenset[str]) -> frozenset[str]:
     own = frozenset({"own_uid"}) if pool.uid is not None and os.getuid() == 0 else frozenset[str]()
-    return (held - {"own_uid"} | own | ARRANGED) - layers.waived(pool.waive)
+    return (holding - {"own_uid"} | own | ARRANGED) - layers.waived(pool.waive)

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
 
-from benteng.errors import KeyringError, PolicyError, StoreError, StoreUnavailable
+from benteng.errors import BentengError, KeyringError, PolicyError, StoreError, StoreUnavailable
 from benteng.keyring import TrustRoots, load_trust
-from benteng.policy import TypePolicy, pending_for
+from benteng.policy import Tier, TypePolicy, pending_for
 from benteng.redact import clean_line
 from benteng.store.contract import Consumer
 from benteng.store.open import credential_files, credential_words, is_postgres, open_consumer
-from benteng.store.records import WorkerFacts
-from benteng.worker import isolation
+from benteng.store.records import WorkerFacts, WorkerRefusal
+from benteng.worker import isolation, posture
 from benteng.worker.hatchery import Hatchery, Own
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.keeper_child import KeeperChild
@@ -99,7 +99,7 @@ def run_worker(settings: WorkerSettings) -> int:
 
 
 def _run(settings: WorkerSettings) -> int:
-    check(settings)
+    held = _examined(settings)
     system.hide()
     system.adopt_orphans()
     with ExitStack() as stack:
@@ -110,7 +110,29 @@ def _run(settings: WorkerSettings) -> int:
         means = Means(_nest(settings), settings.lock, hatchery, rng, settings.say)
         trust = TrustRoots({}) if settings.trust_path is None else load_trust(settings.trust_path)
         judge, settler = Judge(settings.lock, trust), Settler(settings.lock, rng)
-        return Supervisor(_plan(settings, tend), store, judge, settler, means).run()
+        return Supervisor(_plan(settings, tend, held), store, judge, settler, means).run()
+
+
+def _examined(settings: WorkerSettings) -> frozenset[str]:
+    """Return the layers that hold here. A refusal is recorded where the ledger lets it, and raised."""
+    try:
+        return check(settings)
+    except PolicyError as error:
+        if settings.types:
+            _record(settings, WorkerRefusal(error.rule, clean_line(error.reason)))
+        raise
+
+
+def _record(settings: WorkerSettings, refusal: WorkerRefusal) -> None:
+    """Write a refusal into the log. A ledger that is not there yet is not made for it."""
+    if not is_postgres(settings.dsn) and not all(path.exists() for path in credential_files(settings.dsn)):
+        return
+    contained = any(policy.tier is not Tier.LOW for policy in settings.types.values())
+    try:
+        with closing(_consumer(settings)) as store:
+            store.register(facts_of(settings, isolation.held(contained=contained)), refusal)
+    except BentengError as error:
+        settings.say("warning", rule="W-unrecorded", why=f"the log does not have it: {clean_line(str(error))}")
 
 
 def _consumer(settings: WorkerSettings) -> Consumer:
@@ -120,8 +142,8 @@ def _consumer(settings: WorkerSettings) -> Consumer:
     return open_consumer(settings.dsn, settings.pool.name, environment=settings.environment, patience_seconds=patience)
 
 
-def check(settings: WorkerSettings) -> None:
-    """Raise PolicyError for settings with which no worker starts."""
+def check(settings: WorkerSettings) -> frozenset[str]:
+    """Return the layers that hold on this host. Raises PolicyError for settings with which no worker starts."""
     _check_types(settings)
     if not settings.types:
         fix = "name another pool, or run: benteng policy lock"
@@ -130,10 +152,11 @@ def check(settings: WorkerSettings) -> None:
     _check_environment(settings)
     _check_pending(settings)
     _vault(settings).check(settings.types.values())
-    isolation.check(_site(settings), settings.say)
+    held = isolation.check(_site(settings), settings.say)
     if os.getuid() == 0 and settings.pool.uid is None:
         text = "the worker runs as root: handlers can read the store. Set uid and gid of the pool, or use another user"
         settings.say("warning", rule="W-root", why=text)
+    return held
 
 
 def _check_types(settings: WorkerSettings) -> None:
@@ -234,11 +257,11 @@ def _hatchery(settings: WorkerSettings) -> Hatchery:
     return Own(pool.environment(os.environ), scratch, apart=owner is not None)
 
 
-def _plan(settings: WorkerSettings, tend: Tend) -> Plan:
+def _plan(settings: WorkerSettings, tend: Tend, held: frozenset[str]) -> Plan:
     return Plan(
         pool=settings.pool,
         policies=settings.lock,
-        facts=facts_of(settings),
+        facts=facts_of(settings, held),
         poll_seconds=settings.poll_seconds,
         give_up_seconds=settings.give_up_seconds,
         tend=tend,
@@ -250,8 +273,11 @@ def _vault(settings: WorkerSettings) -> Vault:
     return Vault(settings.pool.secrets, os.environ, settings.say)
 
 
-def facts_of(settings: WorkerSettings) -> WorkerFacts:
-    """Return who this worker is: host, boot, process and its start; not a name that it chose (cases.md C11)."""
+def facts_of(settings: WorkerSettings, held: frozenset[str]) -> WorkerFacts:
+    """Return who this worker is: host, boot, process and its start; not a name that it chose (cases.md C11).
+
+    held: the layers that hold on this host.
+    """
     host, pid = socket.gethostname(), os.getpid()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     started = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
@@ -263,6 +289,7 @@ def facts_of(settings: WorkerSettings) -> WorkerFacts:
         pid=pid,
         version=VERSION,
         types={name: policy.sha256 for name, policy in settings.types.items()},
+        isolation=posture.text(_site(settings), settings.types, held),
     )
 
 

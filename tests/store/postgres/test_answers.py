@@ -18,7 +18,7 @@ from benteng.errors import StoreUnavailable
 from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.job import Grant, Job
 from benteng.store.open import open_auditor, open_consumer, open_keeper, open_operator, open_producer
-from benteng.store.records import Admission, Query, WorkerFacts
+from benteng.store.records import Admission, Query, WorkerFacts, WorkerRefusal
 from benteng.testing.bench import Bench, proof, quarantine, settlement
 from benteng.testing.ledger import ACCEPTS, LOW, POOL
 from tests.support.proxy import Proxy
@@ -26,6 +26,7 @@ from tests.support.servers import PostgresServer
 from tests.support.site import by_tcp
 
 FACTS = WorkerFacts("w/1", POOL, "host", "boot", 1, "0.1.0", {})
+REFUSAL = WorkerRefusal("W-layers", "why")
 LOGINS = {"producer": "t_producer", "consumer": "t_default", "keeper": "t_keeper"}
 LOGINS |= {"operator": "t_operator", "auditor": "t_auditor"}
 OPENERS = {"producer": open_producer, "keeper": open_keeper, "operator": open_operator, "auditor": open_auditor}
@@ -64,6 +65,7 @@ VERBS = {
     "status": Verb("producer", lambda it, at: it.status([at.ready.id])),
     "cancel": Verb("producer", lambda it, at: it.cancel([at.ready.id], "why"), "cancelled", asks_again=False),
     "register": Verb("consumer", lambda it, _: it.register(FACTS), "registered", said=2),
+    "register-refused": Verb("consumer", lambda it, _: it.register(FACTS, REFUSAL), "worker_refused", asks_again=False),
     "claim": Verb("consumer", lambda it, _: it.claim(1, ACCEPTS), "claimed", asks_again=False),
     "extend": Verb("consumer", lambda it, at: it.extend([proof(at.running)])),
     "settle": Verb("consumer", lambda it, at: it.settle([settlement(at.running)]), "completed"),

@@ -34,7 +34,7 @@ def report_command(ctx: click.Context, pool: str, tier: str, *, as_json: bool) -
     from benteng.worker import isolation
     from benteng.worker.sandbox.layers import LAYERS
 
-    found = isolation.report(pool_of(configuration(), pool, None), Tier(tier))
+    found = isolation.report(pool_of(configuration(), pool, None), Tier(tier), isolation.held(contained=True))
     rows = {
         name: {"need": str(row.need(found.tier)), "in_force": name in found.in_force, "does": row.does}
         for name, row in LAYERS.items()

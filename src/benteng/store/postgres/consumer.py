@@ -27,9 +27,11 @@ from benteng.store.records import (
     Settlement,
     Turn,
     WorkerFacts,
+    WorkerRefusal,
 )
 
 PROGRESS_BYTES_MAX = 4096
+REASON_BYTES_MAX = 512
 _FIRST, _AGAIN = map(BOOL, (False, True))
 
 
@@ -53,7 +55,7 @@ class PostgresConsumer(Ledger):
         session.listen(self.pool)
         return session
 
-    def register(self, facts: WorkerFacts) -> Registration:
+    def register(self, facts: WorkerFacts, refusal: WorkerRefusal | None = None) -> Registration:
         """See Consumer.register."""
         if facts.pool != self.pool:
             raise PolicyError(
@@ -62,9 +64,11 @@ class PostgresConsumer(Ledger):
         self._worker = bounded(facts.worker, 256)
         types = msgspec.json.encode(dict(facts.types), order="sorted").decode()
         texts = (self._worker, facts.pool, facts.host, facts.boot_id)
-        found = self.call(
-            "register", *map(TEXT, texts), INT8(facts.pid), TEXT(facts.version), TEXT(types), repeatable=True
+        refused = (
+            ("", "") if refusal is None else (bounded(refusal.rule, 256), bounded(refusal.reason, REASON_BYTES_MAX))
         )
+        more = (facts.version, types, facts.isolation, *refused)
+        found = self.call("register", *map(TEXT, texts), INT8(facts.pid), *map(TEXT, more), repeatable=refusal is None)
         return Registration({row["name"]: row["sha256"] for row in found if row["name"]}, found[0]["now"])
 
     def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:

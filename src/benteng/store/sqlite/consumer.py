@@ -22,6 +22,7 @@ from benteng.store.records import (
     Settlement,
     Turn,
     WorkerFacts,
+    WorkerRefusal,
 )
 from benteng.store.sqlite.apart import apart
 from benteng.store.sqlite.claim import Claimant, claim
@@ -53,7 +54,7 @@ class SqliteConsumer(Ledger):
         """None: a file tells nobody."""
         return
 
-    def register(self, facts: WorkerFacts) -> Registration:
+    def register(self, facts: WorkerFacts, refusal: WorkerRefusal | None = None) -> Registration:
         """See Consumer.register."""
         if facts.pool != self.pool:
             raise PolicyError(
@@ -61,11 +62,23 @@ class SqliteConsumer(Ledger):
             )
         with self.writing() as tx:
             self._worker = bounded(facts.worker)
-            seen = tx.one(_REGISTER["seen"], _facts(facts) | {"now": tx.now})
-            if seen is not None and seen["is_new"]:
-                tx.note(Event.REGISTERED, worker=self._worker, detail=f"pool {self.pool}, version {facts.version}")
+            self._record(tx, facts, refusal)
             digests = tx.all(_JOB_TYPE["digests"], {"pool": self.pool})
             return Registration({row["name"]: row["sha256"] for row in digests}, tx.now)
+
+    def _record(self, tx: Tx, facts: WorkerFacts, refusal: WorkerRefusal | None) -> None:
+        event, why = Event.REGISTERED, WorkerRefusal("", "")
+        if refusal is not None:
+            event, why = Event.WORKER_REFUSED, refusal
+        elif not self._is_new(tx, facts):
+            return
+        detail = f"pool {self.pool}, version {facts.version}"
+        said = {"rule": why.rule, "reason": why.reason, "detail": detail, "summary": facts.isolation}
+        tx.note(event, None, worker=self._worker, **said)
+
+    def _is_new(self, tx: Tx, facts: WorkerFacts) -> bool:
+        seen = tx.one(_REGISTER["seen"], _facts(facts) | {"now": tx.now})
+        return seen is not None and bool(seen["is_new"])
 
     def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:
         """See Consumer.claim."""

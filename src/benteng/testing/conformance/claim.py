@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from benteng.audit import SUMMARY_CUT
 from benteng.decide import Disposition
 from benteng.errors import BentengError
 from benteng.evidence import ControlMode, ControlScope
 from benteng.job import Attempt, Grant
 from benteng.lifecycle import QuarantineReason, State
-from benteng.store.records import WorkerFacts
+from benteng.store.records import WorkerFacts, WorkerRefusal
 from benteng.testing.bench import Bench, proof, records, settlement
 from benteng.testing.conformance.base import Promises
 from benteng.testing.ledger import ELSEWHERE, LOW, MEDIUM, POOL, Twin, make_policy, type_row
 
+ISOLATION = '{"tiers":{"low":{"missing":[]}},"waive":["seccomp"]}'
 FACTS = WorkerFacts("w-1", POOL, "host-1", "boot-1", 42, "0.1", {LOW.name: LOW.sha256})
 
 
@@ -49,6 +51,39 @@ class RegisterPromises(Promises):
             assert ELSEWHERE.name not in registration.types
 
         assert 0 == bench.view(job.id).worker_seen_at
+
+    def test_register_records_once_what_holds_the_cells(self, bench: Bench) -> None:
+        """What a worker can really do is in the log when it starts, and not again with each sign of life."""
+        facts = replace(FACTS, isolation=ISOLATION)
+        bench.consumer.register(facts)
+        bench.advance(10)
+        bench.consumer.register(facts)
+
+        (record,) = [each for each in records(bench.audit()) if each["event"] == "registered"]
+        assert (FACTS.worker, ISOLATION) == (record["worker"], record["summary"])
+        assert POOL in record["detail"]
+        assert record["login"]
+
+    def test_register_of_a_refused_worker_is_only_a_record(self, bench: Bench) -> None:
+        """A worker that does not start is in the log with its rule, and nobody takes it for one that lives."""
+        job = bench.admitted()
+        refusal = WorkerRefusal("W-layers", "no Landlock here")
+        registration = bench.consumer.register(replace(FACTS, isolation=ISOLATION), refusal)
+
+        (record,) = [each for each in records(bench.audit()) if each["worker"] == FACTS.worker]
+        assert ("worker_refused", "W-layers", "no Landlock here", ISOLATION) == tuple(
+            record[name] for name in ("event", "rule", "reason", "summary")
+        )
+        assert 0 == bench.view(job.id).worker_seen_at
+        assert LOW.sha256 == registration.types[LOW.name]
+
+    @pytest.mark.parametrize("isolation", ["x" * 4097, '{"a":"' + "\u20ac" * 1400 + '"}'], ids=["ascii", "wide"])
+    def test_register_bounds_what_a_worker_says(self, bench: Bench, isolation: str) -> None:
+        """A record is bounded, in bytes, whatever the worker says of itself; half of it would be none."""
+        bench.consumer.register(replace(FACTS, isolation=isolation))
+
+        (record,) = [each for each in records(bench.audit()) if each["event"] == "registered"]
+        assert SUMMARY_CUT == record["summary"]
 
 
 class ClaimPromises(Promises):
