@@ -34,6 +34,10 @@ class Channel(Protocol):
         """Copy an artifact into the scratch directory, hashing it on the way."""
         ...
 
+    def extract(self, path: Path) -> Path:
+        """Unpack an archive into the scratch directory."""
+        ...
+
     def remaining_seconds(self) -> float:
         """Tell how long the attempt may still run."""
         ...
@@ -96,3 +100,12 @@ class Context:
         from benteng.job import ArtifactRef
 
         return self._channel.artifact(ArtifactRef(str(getattr(ref, "id", "")), str(getattr(ref, "sha256", ""))))
+
+    def extract(self, path: Path) -> Path:
+        """Return a new directory in the scratch with what is in a tar or zip file: files and directories only.
+
+        A link to a file of the archive becomes a copy; modes are 0600, or 0700 for what was executable. Raises
+        Suspicious for an archive that leads out of itself or holds what is neither file nor directory, Permanent for
+        one that is too large, ambiguous or broken; then nothing of it is left.
+        """
+        return self._channel.extract(path)

@@ -30,6 +30,14 @@ SECRETS_MAX = 8
 SECRET_NAME = re.compile(r"[a-z][a-z0-9_-]{1,47}", re.ASCII)
 SECRET_BYTES = (8, 8192)
 """The shortest secret that can be found again in text without tearing up words, and the longest that is handed over."""
+ARCHIVE_ENTRIES_MAX = 5_000
+ARCHIVE_DEPTH_MAX = 32
+ARCHIVE_NAME_BYTES_MAX = 255
+ARCHIVE_PATH_BYTES_MAX = 1_024
+ARCHIVE_RATIO_MAX = 200
+"""An archive may grow so many times by being unpacked, beside a first MiB; a type's `file_bytes_max` bounds it too."""
+ARCHIVE_READ_BYTES_MAX = 2 << 20
+"""The most that is read of an archive at once: a zip file's directory, one header of a tar file."""
 TYPE_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,3}", re.ASCII)
 """`name@major`; matched in full. The name is dotted lower-case words, the major a number without leading zero."""
 

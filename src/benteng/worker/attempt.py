@@ -298,6 +298,12 @@ class Attempt:
             raise FileNotFoundError("this worker has no artifact directory")
         return _verified_copy(Path(self.shop.artifacts) / ref.sha256, self.scratch / ref.sha256, ref.sha256)
 
+    def extract(self, path: Path) -> Path:
+        """Unpack an archive into the attempt's directory. Raises Suspicious, Permanent, OSError."""
+        from benteng.worker.unpack import unpack
+
+        return unpack(path, self.scratch, cast("JobType", self.job_type).policy.limits.file_bytes_max)
+
     def remaining_seconds(self) -> float:
         """Tell how long the attempt may still run."""
         return max(0.0, self.deadline - clock.boot_seconds())
