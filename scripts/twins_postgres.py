@@ -12,6 +12,7 @@ SUITE = "tests/store/test_conformance_postgres.py"
 ORDER = "tests/store/postgres/test_lock_order.py"
 LOG = "tests/store/postgres/test_audit_order.py"
 ANSWERS = "tests/store/postgres/test_connection.py"
+LOOKOUT = "tests/store/postgres/test_lookout.py"
 
 
 def twin(name: str, file: str, breaks: tuple[tuple[str, str], ...], tests: str, suite: str = SUITE) -> Twin:
@@ -42,6 +43,25 @@ TWINS = (
         "lost_answer_of_settle",
         ANSWERS,
     ),
+    # -- when the keeper looks
+    twin(
+        "looked-at-long-leases-alone",
+        "lookout.sql",
+        (
+            ("least(min(j.lease_until), p_now + v_lease) into", "min(j.lease_until) into"),
+            ("least(v_ends, p_now + v_lease / 2, p_now + interval '5 s')", "v_ends"),
+        ),
+        "short_lease_beside",
+    ),
+    twin(
+        "new-policy-not-looked-at",
+        "types.sql",
+        (("  update benteng.lookout l set look_at = '-infinity';\n", ""),),
+        "shorter_lease_of",
+    ),
+    twin("clock-believed", "lookout.sql", (("p_now >= v_seen.looked_at and ", ""),), "went_back", LOOKOUT),
+    twin("lookout-waits", "lookout.sql", (("for update skip locked", "for update"),), "two_keepers", LOOKOUT),
+    twin("looked-at-always", "lookout.sql", (("p_now < v_seen.look_at then", "false then"),), "now_and_then", LOOKOUT),
     # -- fences
     twin(
         "fence-before-rows",

@@ -228,7 +228,10 @@ class Reclaimed:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What `stage` did: due jobs made ready, blocked jobs woken, jobs expired; seconds to the next due job or lease."""
+    """What `stage` did: due jobs made ready, blocked jobs woken, jobs expired.
+
+    next_seconds  until then no job is due and no lease ends; None: nothing is scheduled and nothing runs
+    """
 
     ready: int = 0
     woken: int = 0

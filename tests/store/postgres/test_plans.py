@@ -53,7 +53,7 @@ class Place:
     def read(self, call: Callable[[Bench], None]) -> int:
         """Call a verb and return how many index entries were read. No table may be read from end to end."""
         self._end_sessions()
-        if self.owner.info.server_version >= 150000:
+        if self._version >= 150000:
             self.owner.execute("select pg_stat_force_next_flush()")  # what we ourselves have read is not to come later
         self.owner.execute("select pg_stat_reset()")
         call(Bench(self.ledger, types=()))
@@ -67,6 +67,12 @@ class Place:
         """End the facets' sessions: a session that ends has told its counters."""
         self.ledger.close()
         self.owner.execute(END)
+        if self._version < 150000:
+            self.owner.execute("select pg_sleep(1)")  # its collector writes down twice a second what it was told
+
+    @property
+    def _version(self) -> int:
+        return self.owner.info.server_version
 
 
 @pytest.fixture(scope="module")
@@ -228,9 +234,11 @@ def test_a_verb_reads_a_few_rows_a_job(place, verb):
 
 
 @pytest.mark.parametrize("verb", [stage, reclaim], ids=lambda verb: verb.__name__)
-def test_the_keeper_reads_the_running_and_no_more(place, verb):
-    """The keeper looks at every lease, which no index knows, once in a round; at those that wait it does not look."""
-    assert CALLS * (CROWD.running + 10 * JOBS + 1_000) >= place.read(verb)
+def test_the_keeper_looks_at_the_running_now_and_then(place, verb):
+    """No index knows the leases. What runs is looked at once in five seconds of the ledger's time, not each round."""
+    looks = 3  # the rounds of `stage` take 7.7 s by the test's clock
+
+    assert looks * CROWD.running + CALLS * (10 * JOBS + 1_000) >= place.read(verb)
 
 
 def test_the_log_is_followed_by_its_new_end(place):
@@ -260,7 +268,7 @@ def test_the_guards_notice_a_missing_index(place, index, verb):
     """Without the index that a verb stands on its guard fails: the guards are no decoration."""
     (definition,) = place.owner.execute("select pg_get_indexdef(%s::regclass)", [f"benteng.{index}"]).fetchone()
     place.owner.execute(f"drop index benteng.{index}".encode())
-    guard = test_a_verb_reads_a_few_rows_a_job if verb in ENTRIES else test_the_keeper_reads_the_running_and_no_more
+    guard = test_a_verb_reads_a_few_rows_a_job if verb in ENTRIES else test_the_keeper_looks_at_the_running_now_and_then
     try:
         with pytest.raises((AssertionError, StoreUnavailable)):  # or it does not end in its time
             guard(place, verb)

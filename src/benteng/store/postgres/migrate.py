@@ -37,6 +37,7 @@ FUNCTIONS = (
         "refused",
         "note",
         "history",
+        "lookout",
         "ring",
         "facts",
         "wake",

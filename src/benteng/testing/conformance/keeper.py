@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benteng.decide import Disposition
 from benteng.lifecycle import OperationState, QuarantineReason, State
 from benteng.store.records import Disposal
 from benteng.testing.bench import Bench, proof, settlement
 from benteng.testing.conformance.base import Promises
-from benteng.testing.ledger import BRIEF, HIGH, LOW, MEDIUM, ONCE, Twin
+from benteng.testing.ledger import BRIEF, HIGH, LOW, MEDIUM, ONCE, Twin, make_policy, type_row
 
 
 class ReclaimPromises(Promises):
@@ -89,6 +91,44 @@ class ReclaimPromises(Promises):
 
         assert [] == bench.reclaim()
 
+    def test_lease_that_began_after_the_last_look_ends_in_time(self, bench: Bench) -> None:
+        """However often nothing was found: the first look at or after the end of a lease takes the job back (L1)."""
+        long = bench.started(operation="long")
+        found = []
+        for second in range(50):
+            if second == 3:
+                late = bench.started(operation="late")
+            if second % 10 == 9:
+                bench.consumer.extend([proof(long)])
+            found += [(second, answer.job_id) for answer in bench.reclaim()]
+            bench.advance(1)
+
+        assert [(33, late.job.id)] == found
+
+    def test_short_lease_beside_a_long_one_ends_in_time(self, bench: Bench) -> None:
+        """Who looked at long leases alone still finds the short one that began since."""
+        patient = make_policy(MEDIUM.name, MEDIUM.tier, limits={"lease_seconds": 600.0})
+        bench.operator.apply_types([type_row(patient)], "a longer lease")
+        bench.started(patient, operation="long")
+        bench.reclaim()
+        grant = bench.started()
+        bench.advance(30)
+
+        assert [grant.job.id] == [answer.job_id for answer in bench.reclaim()]
+
+    @pytest.mark.parametrize("looks", [True, False], ids=["looked-before", "never-looked"])
+    def test_shorter_lease_of_a_new_policy_ends_in_time(self, bench: Bench, looks: bool) -> None:  # noqa: FBT001 - a case
+        """What starts under a policy with a shorter lease comes back by that one, also right after a look."""
+        bench.started(MEDIUM, operation="a")
+        if looks:
+            assert [] == bench.reclaim()
+        brisk = make_policy(LOW.name, limits={"lease_seconds": 2.0})
+        bench.operator.apply_types([type_row(brisk)], "a shorter lease")
+        grant = bench.started(brisk)
+        bench.advance(2)
+
+        assert [grant.job.id] == [answer.job_id for answer in bench.reclaim()]
+
     def test_damaged_row_does_not_stop_the_others(self, ledger: Twin, bench: Bench) -> None:
         """One running row that cannot be read: the others are taken back (I15)."""
         jobs = [bench.job() for _ in range(3)]
@@ -169,6 +209,18 @@ class StagePromises(Promises):
         bench.started()
 
         assert 30.0 == bench.stage().next_seconds
+
+    def test_next_seconds_is_never_too_late(self, bench: Bench) -> None:
+        """Whatever began or was renewed since the last look: no lease ends before, and None says that nothing runs."""
+        grant = bench.started(operation="first")
+        bench.stage()
+        bench.advance(2)
+        other = bench.started(operation="second")
+        bench.consumer.extend([proof(grant)])
+
+        assert 28.0 >= bench.stage().next_seconds > 0
+        bench.settle(settlement(grant), settlement(other))
+        assert bench.stage().next_seconds is None
 
     def test_stage_twice_is_stage_once(self, bench: Bench) -> None:
         """Staging again finds nothing and records nothing."""

@@ -3,6 +3,7 @@
 -- Promise   compare-and-set on (running, lease over), each row locked. `once`: quarantined as uncertain, resources closed when its
 --           type closes. A cancel asked for: cancelled. Budget used up: quarantined as crashed. Else ready. The attempt stays
 --           spent, the crash is counted.
+--           Everything that runs is looked at only when a lease may be over (lookout.sql).
 -- Locks     jobs with skip locked, resources by key, operations.
 -- Order     as settle.
 create or replace function benteng_v1.reclaim(p_n bigint)
@@ -20,6 +21,9 @@ declare
   v_moves benteng.move[];
   v_keys  text[];
 begin
+  if coalesce(benteng.look_out(v_now) > v_now, true) then
+    return;
+  end if;
   select array_agg(l.id)
   into v_ids
   from (

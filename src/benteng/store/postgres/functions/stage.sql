@@ -1,7 +1,8 @@
 -- stage: what time does to jobs that are not running, and the repair of whatever wake could not reach.
 --
 -- Promise   late jobs expire, due jobs become ready. After it no key is free while a job that may start waits for it and no
---           baton is out. Sums up what was only counted in minutes that are over.
+--           baton is out. Sums up what was only counted in minutes that are over. Before next_seconds nothing is due and no
+--           lease ends; null: nothing is scheduled and nothing runs.
 --           Looks first whether the database was promoted (history.sql).
 -- Locks     jobs with skip locked, then the resources of their batons by key; the sweep takes resources with skip locked.
 create or replace function benteng_v1.stage(p_n bigint)
@@ -65,7 +66,7 @@ begin
   perform benteng.sum_up(v_now);
   next_seconds := extract(epoch from least(
     (select min(j.due_at) from benteng.job j where j.state = 'scheduled'),
-    (select min(j.lease_until) from benteng.job j where j.state = 'running')) - v_now);
+    benteng.look_out(v_now)) - v_now);
   if next_seconds < 0 then
     next_seconds := 0;
   end if;

@@ -2,7 +2,7 @@
 --
 -- Promise   everything that the verbs obey is read here from the policy's canonical JSON, so that it can never differ from what
 --           was reviewed, and is checked by the table's constraints. All rows of a call are applied or none.
--- Locks     job_type rows by name.
+-- Locks     job_type rows by name, then the lookout: a lease may be shorter from now on.
 create or replace function benteng_v1.types()
 returns setof benteng_v1.type_row
 language plpgsql stable security definer
@@ -87,6 +87,7 @@ begin
       result_bytes_max = excluded.result_bytes_max,
       result_keep_seconds = excluded.result_keep_seconds,
       operation_keep_seconds = excluded.operation_keep_seconds;
+  update benteng.lookout l set look_at = '-infinity';
   insert into benteng.audit (at, event, type, policy_sha256, reason)
   select v_now, 'policy_applied', r.name, r.sha256, v_reason
   from unnest(p_rows) with ordinality r

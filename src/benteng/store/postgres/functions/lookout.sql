@@ -1,0 +1,38 @@
+-- look_out: when a lease may end at the earliest. Null: nothing runs.
+--
+-- Promise   never later than the first lease really ends: a lease never becomes shorter, and one that begins after a look lasts
+--           the shortest lease of all types. Half of that is given away for claims that were under way during the look and
+--           committed late. So what runs is looked at once in some seconds, not in each round of the keeper.
+-- Clock     a server's clock that went back to before the last look makes that look void.
+-- Locks     its own row, with skip locked: waits for nothing. Who holds it waits for nothing any more.
+create or replace function benteng.look_out(p_now timestamptz) returns timestamptz
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+  v_seen  benteng.lookout;
+  v_mine  boolean;
+  v_ends  timestamptz;
+  v_lease interval;
+begin
+  -- The newest first: they are the likeliest to be alive, and the entries of those that ended need not be walked.
+  if not exists (select from benteng.job j where j.state = 'running' order by j.id desc limit 1) then
+    return null;
+  end if;
+  select l.* into v_seen from benteng.lookout l;
+  if p_now >= v_seen.looked_at and p_now < v_seen.look_at then
+    return v_seen.ends_at;
+  end if;
+  perform 1 from benteng.lookout l for update skip locked;
+  v_mine := found;
+  -- Read after the lock: whoever makes a type's lease shorter holds it to the commit.
+  select make_interval(secs => min(t.lease_seconds)) into v_lease from benteng.job_type t;
+  select least(min(j.lease_until), p_now + v_lease) into v_ends from benteng.job j where j.state = 'running';
+  if v_mine and v_ends > p_now then
+    update benteng.lookout l
+    set looked_at = p_now,
+        look_at = least(v_ends, p_now + v_lease / 2, p_now + interval '5 s'),
+        ends_at = v_ends;
+  end if;
+  return v_ends;
+end $$;
