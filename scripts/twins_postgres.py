@@ -147,16 +147,23 @@ TWINS = (
         "enter.sql",
         (
             (
-                "      order by i.operation_key, i.ordinality\n      on conflict do nothing\n",
+                "    order by i.operation_key, i.ordinality\n    on conflict do nothing;\n",
                 (
-                    "        and not exists (\n          select from benteng.operation o\n"
-                    "          where o.key = decode(i.operation_key, 'hex') and not o.freed)\n"
-                    "      order by i.operation_key, i.ordinality\n"
+                    "      and not exists (\n        select from benteng.operation o\n"
+                    "        where o.key = decode(i.operation_key, 'hex') and not o.freed)\n"
+                    "    order by i.operation_key, i.ordinality;\n"
                 ),
             ),
         ),
         "duplicate_waits",
         ORDER,
+    ),
+    twin(
+        "admitted-by-id",
+        "enter.sql",
+        (("when o.seq = v_seqs[i.ordinality] then", "when o.job_id = i.id then"),),
+        "lost_answer_of_admit",
+        ANSWERS,
     ),
     twin(
         "origin-not-compared",

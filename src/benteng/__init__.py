@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benteng.app import Benteng, NotCompleted, Receipt
+    from benteng.aio import AsyncReceipt
+    from benteng.app import Benteng
     from benteng.context import Context
     from benteng.contract import (
         Artifact,
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from benteng.lifecycle import State
     from benteng.policy import Effect, Tier
     from benteng.raised import ErrorClass, Permanent, Retry, Snooze, Suspicious
+    from benteng.receipt import NotCompleted, Receipt
     from benteng.verdict import ADMIT, Divert, Hold, Refuse, Verdict
 
 _HOME = {
-    "app": ("Benteng", "NotCompleted", "Receipt"),
+    "aio": ("AsyncReceipt",),
+    "app": ("Benteng",),
     "context": ("Context",),
     "contract": (
         "Artifact",
@@ -53,6 +56,7 @@ _HOME = {
     "lifecycle": ("State",),
     "policy": ("Effect", "Tier"),
     "raised": ("ErrorClass", "Permanent", "Retry", "Snooze", "Suspicious"),
+    "receipt": ("NotCompleted", "Receipt"),
     "verdict": ("ADMIT", "Divert", "Hold", "Refuse", "Verdict"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -60,6 +64,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "ADMIT",
     "Artifact",
+    "AsyncReceipt",
     "Audited",
     "Benteng",
     "BentengError",

@@ -6,82 +6,34 @@ In a zygote or a cell it stays inert (inert.py). `enqueue` may be called from se
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import msgspec
-
 from benteng import inert
 from benteng.errors import BentengError, Refused
-from benteng.lifecycle import TERMINAL, State
+from benteng.lifecycle import State
 from benteng.policy import POOL_DEFAULT, PRIORITY_DEFAULT, Effect, Tier
 from benteng.raised import ErrorClass
+from benteng.receipt import Receipt
 from benteng.task import UNDECLARED, Handler, Options, Registry, register
 from benteng.verdict import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from benteng.aio import Aio
     from benteng.gate import Gate, JobSpec
-    from benteng.store.records import Receipt as Admitted
+    from benteng.lobby import Lobby
     from benteng.store.records import Status
 
 F = TypeVar("F", bound=Handler)
 C = TypeVar("C", bound=Callable[..., Verdict])
-POLL_SECONDS_MAX = 0.5
-
-
-class NotCompleted(BentengError):  # noqa: N818 - named by what happened, like the others
-    """The job did not complete: it is cancelled, discarded or in quarantine; or the wait was not long enough."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What enqueue answers: which job stands for the operation, and where it was then.
-
-    duplicate  the operation existed already: this is the first job's receipt
-    """
-
-    job_id: str
-    state: State
-    duplicate: bool
-    _app: Benteng
-
-    def status(self) -> Status:
-        """Return how the job is doing now. Raises NotCompleted when the store no longer knows it."""
-        found = self._app.status([self.job_id])
-        if not found:
-            msg = f"job {self.job_id} is not known to the store"
-            raise NotCompleted(msg)
-        return found[0]
-
-    def wait(self, timeout_seconds: float = 60.0) -> State:
-        """Wait until the job has ended or is in quarantine; return its state. Raises NotCompleted at the timeout."""
-        end = time.monotonic() + timeout_seconds
-        pause = 0.01
-        while True:
-            state = self.status().state
-            if state in TERMINAL or state is State.QUARANTINED:
-                return state
-            if time.monotonic() >= end:
-                msg = f"job {self.job_id} is still {state} after {timeout_seconds} s"
-                raise NotCompleted(msg)
-            time.sleep(pause)
-            pause = min(pause * 1.5, POLL_SECONDS_MAX)
-
-    def result(self, timeout_seconds: float = 60.0) -> Any:
-        """Wait, and return what the handler returned, as JSON values. Raises NotCompleted when it did not complete."""
-        state = self.wait(timeout_seconds)
-        status = self.status()
-        if state is not State.COMPLETED:
-            msg = f"job {self.job_id} is {state}: {status.error or status.reason or 'no reason given'}"
-            raise NotCompleted(msg)
-        return None if status.result is None else msgspec.json.decode(status.result)
 
 
 class Benteng:
@@ -95,8 +47,9 @@ class Benteng:
         self.registry = Registry()
         self._dsn = dsn
         self._config = config
-        self._gate: Gate | None = None
+        self._lobby: Lobby | None = None
         self._lock = threading.Lock()
+        _MADE.add(self)
 
     @overload
     def job(self, target: F, /) -> F: ...
@@ -184,11 +137,22 @@ class Benteng:
         from benteng.gate import JobSpec
 
         spec = JobSpec(job_type, {} if payload is None else payload, actor, request_id, priority, delay_seconds, run_at)
-        return self._receipt(self.gate.enqueue(replace(spec, durability=durability)))
+        return Receipt.of(self.lobby.enqueue(replace(spec, durability=durability)), self)
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> list[Receipt | Refused]:
-        """Let several jobs in by one commit; one answer for each, in order. A refused one does not stop the others."""
-        return [said if isinstance(said, Refused) else self._receipt(said) for said in self.gate.enqueue_many(specs)]
+        """Let several jobs in, 1,000 by each commit; one answer for each, in order.
+
+        A refused one does not stop the others. Raises what `enqueue` raises besides Refused, and then nothing of that
+        commit was stored; of more than 1,000 jobs those of the commits before it are in.
+        """
+        return [said if isinstance(said, Refused) else Receipt.of(said, self) for said in self.gate.enqueue_many(specs)]
+
+    @property
+    def aio(self) -> Aio:
+        """The same verbs for coroutines: `await app.aio.enqueue(...)`."""
+        from benteng.aio import Aio
+
+        return Aio(self)
 
     def status(self, job_ids: Sequence[str]) -> list[Status]:
         """Return the jobs of this origin among those asked."""
@@ -202,26 +166,52 @@ class Benteng:
     @property
     def gate(self) -> Gate:
         """The gate, opened when it is first needed."""
+        return self.lobby.gate
+
+    @property
+    def lobby(self) -> Lobby:
+        """Where callers wait for the gate; opened when it is first needed, and again in a forked child."""
+        lobby = self._lobby
+        return lobby if lobby is not None else self._open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the gate is open already."""
+        return self._lobby is not None
+
+    def close(self) -> None:
+        """Let those who wait be answered and give back the store's connection. The next use opens it again."""
+        with self._lock:
+            lobby, self._lobby = self._lobby, None
+        if lobby is not None:
+            lobby.close()
+
+    def abandon(self) -> None:
+        """Leave the open gate to the parent: in a forked child, whose other threads are gone with their locks."""
+        self._lock = threading.Lock()
+        self._lobby = None
+
+    def _open(self) -> Lobby:
         if inert.is_inert():
             msg = "a handler cannot enqueue: it has no credential. Use ctx.then(...) for a successor"
             raise BentengError(msg)
         with self._lock:
-            if self._gate is None:
+            if self._lobby is None:
+                from benteng.lobby import Lobby
                 from benteng.opening import open_gate
 
-                self._gate = open_gate(self.registry, self._dsn, self._config, say=_to_stderr)
-            return self._gate
-
-    def close(self) -> None:
-        """Give back the store's connection. The next use opens it again."""
-        with self._lock:
-            if self._gate is not None:
-                self._gate.producer.close()
-                self._gate = None
-
-    def _receipt(self, admitted: Admitted) -> Receipt:
-        return Receipt(admitted.job_id, admitted.state or State.READY, admitted.disposal == "duplicate", self)
+                self._lobby = Lobby(open_gate(self.registry, self._dsn, self._config, say=_to_stderr))
+            return self._lobby
 
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201 - dev mode says aloud what it does by itself
+
+
+def _abandon_all() -> None:
+    for app in list(_MADE):
+        app.abandon()
+
+
+_MADE: weakref.WeakSet[Benteng] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_abandon_all)

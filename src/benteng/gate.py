@@ -13,14 +13,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import msgspec
 
 from benteng.clock import Instant, microseconds, system_clock
 from benteng.contract import Parsed
 from benteng.envelope import VERSION, JobClaims, seal
-from benteng.errors import Conflict, KeyringError, PolicyError, Refused, RuleError
+from benteng.errors import BentengError, Conflict, KeyringError, PolicyError, Refused, RuleError
 from benteng.evidence import Evidence
 from benteng.guard import GATE, Case, Door, judge
 from benteng.guard.integrity import identity_of, refs_of, signed_columns
@@ -28,7 +28,7 @@ from benteng.job import Job, new_job_id
 from benteng.keyring import SigningKey
 from benteng.lifecycle import State
 from benteng.policy import PRIORITY_DEFAULT, PRIORITY_MAX, Tier, TypePolicy
-from benteng.store.contract import Producer
+from benteng.store.contract import BATCH_MAX, Producer
 from benteng.store.durability import Durability
 from benteng.store.records import Admission, Disposal, Question, Receipt, Refusal
 from benteng.task import Handler, JobType, Registry
@@ -91,6 +91,20 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """A spec that was read and is not judged yet: its draft and the facts that its checks need, or why it is refused.
+
+    It waits in memory at most for the flushes before its own (flusher.py); whatever can change in the ledger is asked
+    after that.
+    """
+
+    spec: JobSpec
+    draft: Draft | None
+    facts: Mapping[str, object]
+    refused: Refused | None
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """Takes specs in through one producer facet, for one registry, under the reviewed policies of this host.
 
@@ -108,27 +122,50 @@ class Gate:
 
         Raises PolicyError (S-durability) for a ledger of a lower class than is demanded.
         """
-        answer = self.enqueue_many([spec])[0]
-        if isinstance(answer, Refused):
+        answer = self.admit([self.prepare(spec)])[0]
+        if isinstance(answer, BentengError):
             raise answer
         return answer
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> list[Receipt | Refused]:
-        """Admit several jobs in one commit; one answer for each, in order. A refused one does not stop the others."""
-        answers: dict[int, Receipt | Refused] = {}
-        drafts = self._drafts(specs, answers)
-        admissions = self._admissions(drafts, answers)
-        refusals = [_refusal(specs[i], said, drafts.get(i)) for i, said in answers.items() if isinstance(said, Refused)]
-        receipts = self.producer.admit(list(admissions.values()), refusals)
-        for index, receipt in zip(admissions, receipts, strict=True):
-            answers[index] = _answer(receipt)
-        return [answers[index] for index in range(len(specs))]
+        """Admit several jobs, `BATCH_MAX` by each commit; one answer for each, in order.
+
+        A refused one does not stop the others. Raises what `enqueue` raises besides Refused, before anything of the
+        commit is stored. The highest class of durability that one of a commit's jobs demands is demanded for all.
+        """
+        prepared = [self.prepare(spec) for spec in specs]
+        parts = (prepared[start : start + BATCH_MAX] for start in range(0, len(prepared), BATCH_MAX))
+        return [answer for part in parts for answer in self._admit_together(part)]
+
+    def prepare(self, spec: JobSpec) -> Prepared:
+        """Read a spec and load the facts that its checks need (I/O only where the type has loaders). Asks no ledger.
+
+        Raises PolicyError when the type cannot be judged at all.
+        """
+        try:
+            draft = self.draft(spec)
+        except PolicyError:
+            raise
+        except RuleError as error:
+            return Prepared(spec, None, {}, _refused(error))
+        try:
+            return Prepared(spec, draft, load_facts(self.registry, draft.job_type, draft.parsed.value), None)
+        except RuleError as error:
+            return Prepared(spec, draft, {}, _refused(error))
+
+    def admit(self, prepared: Sequence[Prepared]) -> list[Receipt | BentengError]:
+        """Judge and admit what several callers prepared; one answer for each, in order: a receipt, or what to raise.
+
+        What one of them demands or lacks stops no other: each class of durability is a commit of its own.
+        """
+        return self._store(prepared, self._decide(prepared))
 
     def examine(self, spec: JobSpec) -> Verdict:
         """Judge a spec without admitting or recording anything: `benteng enqueue --dry-run`."""
         try:
             draft = self.draft(spec)
-            return self.judge(draft, self._evidence([draft])[0], Door.GATE)
+            facts = load_facts(self.registry, draft.job_type, draft.parsed.value)
+            return self.judge(draft, facts, self._evidence([draft])[0], Door.GATE)
         except RuleError as error:
             return Refuse(error.rule, error.reason, error.fix, error.field)
 
@@ -158,17 +195,13 @@ class Gate:
         durability = max(self.durability, _durability(spec))
         return Draft(job, job_type, policy, parsed, spec.delay_seconds, durability)
 
-    def judge(self, draft: Draft, evidence: Evidence, door: Door) -> Verdict:
-        """Ask every guard about a draft; the type's evidence loaders run first, each within its time."""
+    def judge(self, draft: Draft, facts: Mapping[str, object], evidence: Evidence, door: Door) -> Verdict:
+        """Ask every guard about a draft."""
         checks = self.registry.checks_of(draft.job_type)
-        try:
-            facts = load_facts(self.registry, draft.job_type, draft.parsed.value)
-        except RuleError as error:
-            return Refuse(error.rule, error.reason, error.fix)
         case = Case(
             draft.job, draft.policy, door, shape=draft.job_type.shape, parsed=draft.parsed, checks=checks, facts=facts
         )
-        return judge(case, replace(evidence, policy_sha256=None), GATE)
+        return judge(case, evidence if evidence is UNASKED else replace(evidence, policy_sha256=None), GATE)
 
     def _policy(self, job_type: JobType) -> TypePolicy:
         policy = self.policies.get(job_type.name)
@@ -180,36 +213,65 @@ class Gate:
             )
         return policy
 
-    def _drafts(self, specs: Sequence[JobSpec], answers: dict[int, Receipt | Refused]) -> dict[int, Draft]:
-        drafts: dict[int, Draft] = {}
-        for index, spec in enumerate(specs):
-            try:
-                drafts[index] = self.draft(spec)
-            except PolicyError:
-                raise
-            except RuleError as error:
-                answers[index] = Refused(error.rule, error.reason, field=error.field, fix=error.fix)
-        return drafts
+    def _admit_together(self, prepared: Sequence[Prepared]) -> list[Receipt | Refused]:
+        wanted = max((each.draft.durability for each in prepared if each.draft), default=Durability.D0)
+        decided = [_demanding(said, wanted) for said in map(_unless_raised, self._decide(prepared))]
+        return [_unless_raised(answer) for answer in self._store(prepared, decided)]
 
-    def _admissions(self, drafts: Mapping[int, Draft], answers: dict[int, Receipt | Refused]) -> dict[int, Admission]:
-        admissions: dict[int, Admission] = {}
-        found = self._evidence(list(drafts.values()))
-        for (index, draft), evidence in zip(drafts.items(), found, strict=True):
-            match self.judge(draft, evidence, Door.GATE):
-                case Admit():
-                    admissions[index] = self._admission(draft, evidence)
-                case Hold(rule, reason):
-                    admissions[index] = self._admission(draft, evidence, State.HELD, rule, reason)
-                case Divert(rule, reason):
-                    admissions[index] = self._admission(draft, evidence, State.QUARANTINED, rule, reason)
-                case Refuse() as no:
-                    answers[index] = Refused(no.rule, no.reason, field=no.field, fix=no.fix, suspicious=no.suspicious)
-        return admissions
+    def _decide(self, prepared: Sequence[Prepared]) -> list[Admission | BentengError]:
+        """Ask the ledger for evidence and judge; no spec's error stops another."""
+        found = iter(self._evidence([each.draft for each in prepared if each.draft and not each.refused]))
+        return [each.refused or self._decide_one(each, next(found)) for each in prepared]
+
+    def _decide_one(self, prepared: Prepared, evidence: Evidence) -> Admission | BentengError:
+        draft = prepared.draft
+        if draft is None:
+            raise AssertionError("unreachable: what was not refused has a draft")
+        match self.judge(draft, prepared.facts, evidence, Door.GATE):
+            case Admit():
+                return self._admission(draft, evidence)
+            case Hold(rule, reason):
+                return self._admission(draft, evidence, State.HELD, rule, reason)
+            case Divert(rule, reason):
+                return self._admission(draft, evidence, State.QUARANTINED, rule, reason)
+            case Refuse() as no:
+                return Refused(no.rule, no.reason, field=no.field, fix=no.fix, suspicious=no.suspicious)
 
     def _admission(
         self, draft: Draft, evidence: Evidence, entry: State = State.READY, rule: str = "", reason: str = ""
-    ) -> Admission:
-        return Admission(self._finish(draft, evidence.now), entry, rule, reason, draft.durability)
+    ) -> Admission | KeyringError:
+        try:
+            return Admission(self._finish(draft, evidence.now), entry, rule, reason, draft.durability)
+        except KeyringError as error:
+            return error
+
+    def _store(
+        self, prepared: Sequence[Prepared], decided: Sequence[Admission | BentengError]
+    ) -> list[Receipt | BentengError]:
+        """Bring admissions and refusals to the ledger: one call, or one for each class of durability, highest first."""
+        answers = {index: said for index, said in enumerate(decided) if isinstance(said, BentengError)}
+        refused = {index: said for index, said in answers.items() if isinstance(said, Refused)}
+        admitted = {index: said for index, said in enumerate(decided) if isinstance(said, Admission)}
+        classes = sorted({said.durability for said in admitted.values()}, reverse=True) or [Durability.D0]
+        stored: dict[int, Receipt | BentengError] = {**answers}
+        for wanted in classes:
+            group = {index: said for index, said in admitted.items() if said.durability is wanted}
+            stored |= self._store_group(prepared, group, refused if wanted is classes[-1] else {})
+        return [stored[index] for index in range(len(decided))]
+
+    def _store_group(
+        self, prepared: Sequence[Prepared], admissions: Mapping[int, Admission], refused: Mapping[int, Refused]
+    ) -> dict[int, Receipt | BentengError]:
+        refusals = [_refusal(prepared[index], said) for index, said in refused.items()]
+        try:
+            receipts = self.producer.admit(list(admissions.values()), refusals)
+        except PolicyError as error:  # the ledger is of a lower class than is demanded: what was refused is recorded
+            if refusals:
+                self.producer.admit([], refusals)
+            return dict.fromkeys(admissions, error)
+        except BentengError as error:
+            return dict.fromkeys([*admissions, *refused], error)
+        return {index: _answer(receipt) for index, receipt in zip(admissions, receipts, strict=True)}
 
     def _evidence(self, drafts: Sequence[Draft]) -> list[Evidence]:
         asked = [draft for draft in drafts if draft.needs_evidence]
@@ -218,10 +280,11 @@ class Gate:
 
     def _finish(self, draft: Draft, now: Instant) -> Job:
         """Give the job its times, by the store's clock, and its signature."""
-        limits = draft.policy.limits
-        delay = now + microseconds(draft.delay_seconds) if draft.delay_seconds else draft.job.available_at
-        expires = now + microseconds(limits.expires_seconds) if limits.expires_seconds else 0
-        job = replace(draft.job, available_at=delay, expires_at=expires)
+        limits, job = draft.policy.limits, draft.job
+        if draft.delay_seconds:
+            job = replace(job, available_at=now + microseconds(draft.delay_seconds))
+        if limits.expires_seconds:
+            job = replace(job, expires_at=now + microseconds(limits.expires_seconds))
         key = self.signing_key() if draft.policy.tier is not Tier.LOW or draft.policy.signed else None
         if key is not None:
             return replace(job, envelope=seal(_claims(job, draft.policy, key, now), key))
@@ -291,11 +354,29 @@ def _claims(job: Job, policy: TypePolicy, key: SigningKey, now: Instant) -> JobC
     return JobClaims(version=VERSION, key_id=key.key_id, issued_at_us=now, **signed_columns(job, policy))
 
 
-def _refusal(spec: JobSpec, refused: Refused, draft: Draft | None) -> Refusal:
+def _refusal(prepared: Prepared, refused: Refused) -> Refusal:
+    spec = prepared.spec
     name = spec.type if isinstance(spec.type, str) else getattr(spec.type, "__name__", "")
     actor, request_id = (text if NAME.fullmatch(text) else "" for text in (spec.actor, spec.request_id))
-    digest = draft.job.payload_sha256 if draft is not None else ""
+    digest = prepared.draft.job.payload_sha256 if prepared.draft is not None else ""
     return Refusal(name[:128], actor, request_id, refused.rule, refused.reason, digest, refused.suspicious)
+
+
+def _refused(error: RuleError) -> Refused:
+    return Refused(error.rule, error.reason, field=error.field, fix=error.fix)
+
+
+def _demanding(said: Admission | Refused, wanted: Durability) -> Admission | Refused:
+    return replace(said, durability=wanted) if isinstance(said, Admission) and said.durability != wanted else said
+
+
+S = TypeVar("S")
+
+
+def _unless_raised(said: S | BentengError) -> S | Refused:
+    if isinstance(said, BentengError) and not isinstance(said, Refused):
+        raise said
+    return said
 
 
 def _answer(receipt: Receipt) -> Receipt | Refused:

@@ -136,6 +136,13 @@ class Registry:
         names = dict.fromkeys(name for check in self.checks_of(job_type) for name in check.needs)
         return tuple(self.loaders[name] for name in names)
 
+    def has_loaders(self, target: str | Handler) -> bool:
+        """Whether the checks of a type ask evidence loaders, which may do I/O. Not those of an unknown type."""
+        try:
+            return bool(self.loaders) and bool(self.loaders_of(self.find(target)))
+        except DefinitionError:
+            return False
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -18,8 +18,9 @@ from benteng.policy import PRIORITY_DEFAULT, PRIORITY_MAX
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 
 if TYPE_CHECKING:
-    from benteng.app import Benteng, Receipt
+    from benteng.app import Benteng
     from benteng.gate import JobSpec
+    from benteng.receipt import Receipt
     from benteng.task import JobType
 
 PAYLOAD_BYTES_READ_MAX = 1 << 20
@@ -176,7 +177,7 @@ def _receipt_exit(receipt: Receipt) -> Exit:
 
 
 def _wait(receipt: Receipt, wait_seconds: float, *, as_json: bool) -> Exit:
-    from benteng.app import NotCompleted
+    from benteng.receipt import NotCompleted
 
     try:
         result = receipt.result(wait_seconds)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from benteng.app import Benteng, Receipt
+from benteng.app import Benteng
 from benteng.audit import AuditRecord, Event
 from benteng.evidence import ArtifactFact, ArtifactState
 from benteng.job import sha256_hex
@@ -25,6 +25,7 @@ from benteng.ops.demo.crew import Crew, Member
 from benteng.ops.demo.jobs import POOL, app
 from benteng.ops.demo.site import APP, Site
 from benteng.ops.demo.world import Effect, World
+from benteng.receipt import Receipt
 from benteng.store.contract import Auditor, Operator
 from benteng.store.open import open_auditor, open_operator
 from benteng.store.records import AuditRow, JobView, Query

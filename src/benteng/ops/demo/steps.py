@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Annotated
 
 from benteng import config
-from benteng.app import Benteng, Receipt
+from benteng.app import Benteng
 from benteng.audit import Event
 from benteng.contract import Contract, Kind, TargetId
 from benteng.envelope import open_envelope
@@ -29,6 +29,7 @@ from benteng.ops.demo.site import APP
 from benteng.ops.demo.stage import ACTOR, Numbered, Stage
 from benteng.ops.demo.world import StaleFence
 from benteng.policy import Effect, Tier
+from benteng.receipt import Receipt
 
 PATCH = b"#!patch 4.2.1: close the hole in the parser\n"
 NANOSECONDS = 1_000_000_000

@@ -16,20 +16,23 @@ as $$
 declare
   v_quiet     text[] := benteng.quiet(array(select i.type from unnest(p_jobs) i));
   v_full      text[] := benteng.full_origins(p_origins);
-  v_seqs      bigint[];
+  v_seqs      bigint[] := array(select nextval('benteng.admission') from generate_series(1, cardinality(p_jobs)));
   v_codes     text[];
   v_states    text[];
   v_disposals text[];
   v_owners    uuid[];
-  v_new       uuid[];
-  v_won       uuid[] := '{}';
   v_open      integer;
 begin
+  select array_agg(g.code order by g.ord), array_agg(g.state order by g.ord)
+  into v_codes, v_states
+  from benteng.judge(p_jobs, p_origins, p_now) g;
+
+  -- Joined by position, in arrays: a join of functions whose rows nobody can estimate would be a nested loop.
   select array_agg(
            case
              when i.nth > 1 and i.id is not null
                then 'S-id|suspicious|the job id is repeated in the batch'
-             else coalesce(p_codes[i.ordinality], g.code,
+             else coalesce(p_codes[i.ordinality], v_codes[i.ordinality],
                case
                  when p_origins[i.ordinality] = any (v_full) and not exists (
                    select from benteng.operation o
@@ -38,14 +41,11 @@ begin
                      and not o.freed)
                    then 'S-depth||the origin has 100000 jobs waiting'
                end)
-           end order by i.ordinality),
-         array_agg(g.state order by i.ordinality),
-         array_agg(nextval('benteng.admission') order by i.ordinality)
-  into v_codes, v_states, v_seqs
+           end order by i.ordinality)
+  into v_codes
   from (
     select i.id, i.type, i.operation_key, i.ordinality, row_number() over (partition by i.id order by i.ordinality) as nth
-    from unnest(p_jobs) with ordinality i) i
-  join benteng.judge(p_jobs, p_origins, p_now) g on g.ord = i.ordinality;
+    from unnest(p_jobs) with ordinality i) i;
 
   -- Resource rows exist before a job can want them.
   insert into benteng.resource (key)
@@ -58,50 +58,47 @@ begin
   on conflict do nothing;
 
   for v_try in 1 .. 5 loop
-    with reserved as (
-      insert into benteng.operation (
-        seq, job_id, key, epoch, state, payload_sha256, type, tier, origin, actor, request_id, priority, policy_sha256,
-        artifacts, targets, resources, parent, summary, generation, admitted_at)
-      select
-        v_seqs[i.ordinality], i.id, decode(i.operation_key, 'hex'),
-        1 + coalesce((
-          select max(f.epoch)
-          from benteng.operation f
-          where f.freed
-            and f.key = decode(i.operation_key, 'hex')
-            and f.name = split_part(i.type, '@', 1)), 0),
-        'reserved', decode(i.payload_sha256, 'hex'), i.type, i.tier, i.origin, i.actor, i.request_id, i.priority,
-        i.policy_sha256, i.artifacts, i.targets, i.resources, i.parent, i.summary, i.generation, p_now
-      from unnest(p_jobs) with ordinality i
-      where v_codes[i.ordinality] is null
-        and (v_owners is null or v_owners[i.ordinality] is null)
-      order by i.operation_key, i.ordinality
-      on conflict do nothing
-      returning job_id)
-    select coalesce(array_agg(r.job_id), '{}') into v_new from reserved r;
-    v_won := v_won || v_new;
-
-    select array_agg(coalesce(w.id, o.job_id) order by i.ordinality),
-           array_agg(
-             case
-               when v_codes[i.ordinality] is not null then 'refused'
-               when w.id is not null then 'admitted'
-               when o.origin <> p_origins[i.ordinality] then 'foreign'
-               when o.payload_sha256 <> decode(i.payload_sha256, 'hex') then 'conflict'
-               when o.job_id is not null then 'duplicate'
-               when x.job_id is not null then 'taken'
-             end order by i.ordinality),
-           count(*) filter (
-             where v_codes[i.ordinality] is null and w.id is null and o.job_id is null and x.job_id is null)
-    into v_owners, v_disposals, v_open
+    insert into benteng.operation (
+      seq, job_id, key, epoch, state, payload_sha256, type, tier, origin, actor, request_id, priority, policy_sha256,
+      artifacts, targets, resources, parent, summary, generation, admitted_at)
+    select
+      v_seqs[i.ordinality], i.id, decode(i.operation_key, 'hex'),
+      1 + coalesce((
+        select max(f.epoch)
+        from benteng.operation f
+        where f.freed
+          and f.key = decode(i.operation_key, 'hex')
+          and f.name = split_part(i.type, '@', 1)), 0),
+      'reserved', decode(i.payload_sha256, 'hex'), i.type, i.tier, i.origin, i.actor, i.request_id, i.priority,
+      i.policy_sha256, i.artifacts, i.targets, i.resources, i.parent, i.summary, i.generation, p_now
     from unnest(p_jobs) with ordinality i
-    left join unnest(v_won) w (id) on w.id = i.id and v_codes[i.ordinality] is null
-    left join benteng.operation o
-      on v_codes[i.ordinality] is null
-      and o.key = decode(i.operation_key, 'hex')
-      and o.name = split_part(i.type, '@', 1)
-      and not o.freed
-    left join benteng.operation x on v_codes[i.ordinality] is null and x.job_id = i.id;
+    where v_codes[i.ordinality] is null
+      and (v_owners is null or v_owners[i.ordinality] is null)
+    order by i.operation_key, i.ordinality
+    on conflict do nothing;
+
+    -- seq was drawn by this call: the row that has it is the one that was inserted above.
+    select array_agg(d.owner order by d.ordinality),
+           array_agg(d.disposal order by d.ordinality),
+           count(*) filter (where d.disposal is null)
+    into v_owners, v_disposals, v_open
+    from (
+      select
+        i.ordinality, o.job_id as owner,
+        case
+          when v_codes[i.ordinality] is not null then 'refused'
+          when o.seq = v_seqs[i.ordinality] then 'admitted'
+          when o.origin <> p_origins[i.ordinality] then 'foreign'
+          when o.payload_sha256 <> decode(i.payload_sha256, 'hex') then 'conflict'
+          when o.job_id is not null then 'duplicate'
+          when exists (select from benteng.operation x where x.job_id = i.id) then 'taken'
+        end as disposal
+      from unnest(p_jobs) with ordinality i
+      left join benteng.operation o
+        on v_codes[i.ordinality] is null
+        and o.key = decode(i.operation_key, 'hex')
+        and o.name = split_part(i.type, '@', 1)
+        and not o.freed) d;
     exit when v_open = 0;
     if v_try = 5 then
       raise exception 'operation keys change too fast' using errcode = 'lock_not_available';
@@ -113,12 +110,13 @@ begin
   update benteng.operation o
   set epoch = 1 + f.epoch
   from (
-    select n.job_id, max(g.epoch) as epoch
-    from unnest(v_won) w (id)
-    join benteng.operation n on n.job_id = w.id
+    select n.seq, max(g.epoch) as epoch
+    from unnest(v_seqs, v_disposals) w (seq, disposal)
+    join benteng.operation n on n.seq = w.seq
     join benteng.operation g on g.key = n.key and g.name = n.name and g.freed
-    group by n.job_id) f
-  where o.job_id = f.job_id
+    where w.disposal = 'admitted'
+    group by n.seq) f
+  where o.seq = f.seq
     and o.epoch <= f.epoch;
 
   return query
@@ -175,8 +173,7 @@ begin
     case when i.disposal in ('admitted', 'duplicate', 'conflict') then i.owner end,
     case
       when i.disposal = 'admitted' then i.state
-      when i.disposal in ('duplicate', 'conflict')
-        then coalesce(j.state, case when q.id is not null then 'quarantined' end, o.ended)
+      when i.disposal in ('duplicate', 'conflict') then o.state
     end,
     case i.disposal
       when 'admitted' then i.rule
@@ -196,9 +193,13 @@ begin
     end,
     case when i.disposal = 'duplicate' then o.result end
   from i
-  left join benteng.operation o on o.job_id = i.owner and i.disposal in ('duplicate', 'conflict')
-  left join benteng.job j on j.id = o.job_id
-  left join benteng.quarantine q on q.id = o.job_id
+  left join lateral (
+    select o.result, coalesce(j.state, case when q.id is not null then 'quarantined' end, o.ended) as state
+    from benteng.operation o
+    left join benteng.job j on j.id = o.job_id
+    left join benteng.quarantine q on q.id = o.job_id
+    where o.job_id = i.owner
+      and i.disposal in ('duplicate', 'conflict')) o on true
   order by i.ordinality;
 
   perform benteng.refuse(

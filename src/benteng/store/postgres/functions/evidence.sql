@@ -26,7 +26,7 @@ begin
   -- offset 0: computed once for each question. Else it is a filter over all operations, for as long as nobody analysed them.
   cross join lateral (
     select
-      case when q.operation_key ~ '^[0-9a-f]{64}$' then decode(q.operation_key, 'hex') end as key,
+      case when benteng.is_digest(q.operation_key) then decode(q.operation_key, 'hex') end as key,
       split_part(q.type, '@', 1) as name
     offset 0) k
   left join benteng.operation o

@@ -67,8 +67,8 @@ begin
     n.origin,
     case when n.number <= 20 then left(coalesce(n.actor, ''), 256) else '' end,
     case when n.number <= 20 then left(coalesce(n.request_id, ''), 256) else '' end,
-    case when n.number <= 20 and n.operation_key ~ '^[0-9a-f]{64}$' then decode(n.operation_key, 'hex') end,
-    case when n.number <= 20 and n.payload_sha256 ~ '^[0-9a-f]{64}$' then decode(n.payload_sha256, 'hex') end,
+    case when n.number <= 20 and benteng.is_digest(n.operation_key) then decode(n.operation_key, 'hex') end,
+    case when n.number <= 20 and benteng.is_digest(n.payload_sha256) then decode(n.payload_sha256, 'hex') end,
     case when n.number <= 20 then left(coalesce(n.rule, '?'), 256) else n.told_rule end,
     case when n.number <= 20 then left(coalesce(n.reason, ''), 512) else '' end,
     case when n.number <= 20 then left(coalesce(n.detail, ''), 512) else 'more in this minute are only counted' end
