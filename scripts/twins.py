@@ -19,16 +19,71 @@ def twin(name: str, file: str, old: str, new: str, tests: str, suite: str = SUIT
 
 TWINS = (
     # -- fencing
-    twin("fence-not-compared", f"{STORE}/queries/settle.sql", "  and fence = :fence\n", "", "forged"),
-    twin("token-not-compared", f"{STORE}/queries/settle.sql", "  and token = :token\n", "", "forged or old_fence"),
-    twin("pool-not-compared", f"{STORE}/queries/settle.sql", "\n  and pool = :pool;", ";", "forged"),
+    twin(
+        "fence-not-compared",
+        f"{STORE}/queries/settle.sql",
+        "  and j.fence = json_extract(p.value, '$[1]')\n",
+        "",
+        "forged",
+    ),
+    twin(
+        "token-not-compared",
+        f"{STORE}/queries/settle.sql",
+        "  and j.token = json_extract(p.value, '$[2]')\n",
+        "",
+        "forged or old_fence",
+    ),
+    twin("pool-not-compared", f"{STORE}/queries/settle.sql", "\n  and j.pool = :pool;", ";", "forged"),
     twin("extend-fence", f"{STORE}/queries/extend.sql", "  and fence = :fence\n", "", "forged_proofs"),
     twin("extend-token", f"{STORE}/queries/extend.sql", "  and token = :token\n", "", "forged_proofs"),
     twin("extend-after-end", f"{STORE}/queries/extend.sql", "  and lease_until > :now", "", "after_the_lease_end"),
     twin(
-        "stale-unrecorded", f"{STORE}/settle.py", "        _record_stale(tx, settlement)\n", "", "stale_settlement_is"
+        "stale-unrecorded",
+        f"{STORE}/settle.py",
+        "            _record_stale(tx, asked)\n",
+        "            pass\n",
+        "stale_settlement_is",
     ),
-    twin("token-weak", f"{STORE}/claim.py", "secrets.token_hex(TOKEN_BYTES)", '"0" * 32', "tokens_are_never"),
+    twin(
+        "token-weak",
+        f"{STORE}/claim.py",
+        "secrets.token_hex(TOKEN_BYTES * len(ready))",
+        '"0" * TOKEN_CHARS * len(ready)',
+        "tokens_are_never",
+    ),
+    twin(
+        "ended-twice-in-a-batch",
+        f"{STORE}/settle.py",
+        'row["seq"]: row for row in reversed(rows)',
+        'row["place"]: row for row in rows',
+        "named_twice",
+        "tests/store/test_sqlite_rows.py",
+    ),
+    # -- sets
+    twin(
+        "damage-stops-the-set",
+        f"{STORE}/apart.py",
+        "return [*apart_all(tx, act, items[:half], alone), *apart_all(tx, act, items[half:], alone)]",
+        "return []",
+        "bad_row or without_its_operation",
+        "tests/store/test_sqlite_rows.py",
+    ),
+    twin(
+        "set-half-started",
+        f"{STORE}/claim.py",
+        'if tx.run(_CLAIM["start"], asked) != len(ready):',
+        'if tx.run(_CLAIM["start"], asked) < 0:',
+        "bad_row",
+        "tests/store/test_sqlite_rows.py",
+    ),
+    twin(
+        "set-half-completed",
+        f"{STORE}/moves.py",
+        "    _expect(len(completions), kept)\n",
+        "    _expect(kept, kept)\n",
+        "without_its_operation",
+        "tests/store/test_sqlite_rows.py",
+    ),
     # -- leases and counts
     twin("attempt-not-at-claim", f"{STORE}/queries/claim.sql", "attempts = attempts + 1, ", "", "spent_at_the_claim"),
     twin("reclaim-by-nothing", f"{STORE}/queries/reclaim.sql", "  and lease_until <= :now\n", "", "lease_that_runs"),
@@ -60,13 +115,17 @@ TWINS = (
     ),
     # -- resources
     twin(
-        "first-key-only", f"{STORE}/claim.py", "resources.busy(tx, job.refs.resources)", "None", "all_or_none or excl"
+        "first-key-only",
+        f"{STORE}/claim.py",
+        "resources.busy(tx, ready.job.refs.resources)",
+        "None",
+        "all_or_none or excl",
     ),
     twin(
         "no-wake",
         f"{STORE}/resources.py",
-        '        release(tx, row["id"])\n',
-        '        tx.all(_RESOURCE["release"], {"job_id": row["id"]})\n',
+        '    wake(tx, [row["key"] for row in tx.all(_RESOURCE["release"], {"job_ids": as_array(job_ids)})])\n',
+        '    tx.all(_RESOURCE["release"], {"job_ids": as_array(job_ids)})\n',
         "wakes_the_next",
     ),
     twin(
@@ -114,8 +173,8 @@ TWINS = (
     twin(
         "epoch-not-counted",
         f"{STORE}/queries/admit.sql",
-        "1 + coalesce((select max(epoch)",
-        "1 + 0 * coalesce((select max(epoch)",
+        "1 + coalesce((",
+        "1 + 0 * coalesce((",
         "epoch",
     ),
     # -- admission and switches
@@ -154,11 +213,17 @@ TWINS = (
         "    tx.memo.get(()) or (lambda *a, **k: None)(Event.WOKEN, row",
         "wakes_the_next",
     ),
-    twin("one-salt", f"{STORE}/audit.py", "token_bytes(SALT_BYTES)", "bytes(SALT_BYTES)", "salted"),
+    twin(
+        "one-salt",
+        f"{STORE}/audit.py",
+        "token_bytes(SALT_BYTES * len(records))",
+        "bytes(SALT_BYTES * len(records))",
+        "salted",
+    ),
     twin(
         "bare-digest",
         f"{STORE}/audit.py",
-        'keyed(audit_key, row["payload_sha256"].encode())',
+        'digest(audit_key, row["payload_sha256"])',
         'row["payload_sha256"]',
         "digests_are_keyed",
     ),
@@ -173,9 +238,9 @@ TWINS = (
     twin(
         "claim-in-two",
         f"{STORE}/claim.py",
-        "    seconds = policy.limits.lease_seconds\n",
-        "    seconds = policy.limits.lease_seconds\n"
-        '    tx._connection.execute("commit"), tx._connection.execute("begin immediate")\n',
+        "        grants.extend(_tried(tx, met, claimant, types))\n",
+        "        grants.extend(_tried(tx, met, claimant, types))\n"
+        '        tx._connection.execute("commit"), tx._connection.execute("begin immediate")\n',
         "killed and claim",
     ),
     # -- the pure core

@@ -13,6 +13,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NoReturn, Protocol, cast
 
@@ -160,6 +161,8 @@ def body_bytes(record: AuditRecord) -> bytes:
 
 def bounded(record: AuditRecord) -> AuditRecord:
     """Return the record with every text on one line, cleaned and within its bound, and at most 16 resources."""
+    if _is_plain_whole(record):
+        return record
     changes: dict[str, object] = {}
     for name, bytes_max in _TEXT_BYTES_MAX.items():
         text = cast("str", getattr(record, name))
@@ -172,6 +175,13 @@ def bounded(record: AuditRecord) -> AuditRecord:
             clean_line(each, bytes_max=NAME_BYTES_MAX) for each in record.resources[:RESOURCES_MAX]
         )
     return msgspec.structs.replace(record, **changes) if changes else record
+
+
+def _is_plain_whole(record: AuditRecord) -> bool:
+    """Say it of all texts at once, by the smallest of the bounds; False means no more than: look at each."""
+    texts: tuple[str, ...] = _texts(record)
+    whole = "".join(texts)
+    return not record.resources and max(map(len, texts)) <= NAME_BYTES_MAX and whole.isascii() and whole.isprintable()
 
 
 def _is_plain(text: str, bytes_max: int) -> bool:
@@ -220,6 +230,7 @@ _NAMES = (
 _TEXT_BYTES_MAX: Mapping[str, int] = MappingProxyType(
     dict.fromkeys(_NAMES, NAME_BYTES_MAX) | {"reason": REASON_BYTES_MAX, "detail": DETAIL_BYTES_MAX},
 )
+_texts = attrgetter(*_TEXT_BYTES_MAX, "summary")
 
 
 # ------------------------------------------------------------------------------------------------- checking stored rows

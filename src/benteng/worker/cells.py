@@ -38,6 +38,7 @@ class Cell:
 
     layers  what it said is in force when it said Hello; None before
     looked_at  somebody looks at it from outside; it gets no work until then
+    seen_at    when somebody last did;  unseen: it was idle since and nobody has
     ours  we killed it for the sake of the flight in `culprit` (None: of all): its other residents are not to blame
     """
 
@@ -51,6 +52,8 @@ class Cell:
     jobs: int = 0
     layers: frozenset[str] | None = None
     looked_at: bool = False
+    seen_at: float = 0.0
+    unseen: bool = False
     distrusted: bool = False
     ours: bool = False
     inbox: Inbox = field(default_factory=lambda: Inbox(Line.CELL_BORN))

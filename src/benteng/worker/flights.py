@@ -149,7 +149,7 @@ class Flight:
             return True
 
     def _outcome(self, ended: Ended, result: bytes, successors: tuple[Successor, ...]) -> Outcome:
-        text = self._line(ended.text)
+        text = self._line(ended.text) if ended.text else ""
         match ended.how:
             case How.COMPLETED:
                 return Completed(result, successors)

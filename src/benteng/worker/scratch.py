@@ -93,6 +93,7 @@ class Scratch:
         self.root = made.rename(made.with_name(made.name[1:]))
         self._names = count()
         self._waste: deque[str] = deque()
+        self._handles: dict[int, int] = {}
         for path in self.root.parent.glob(f"{PREFIX}*"):
             if path != self.root and _is_abandoned(path, (os.getuid(), *(owner or ())[:1])):
                 self._take(path)
@@ -106,16 +107,24 @@ class Scratch:
 
         What is not there is no matter. No link is followed: whoever has the cell's uid may have put one there.
         """
-        name = directory_of(self.root, cell).name
-        if not attempt:
-            self._take(name, self._bin)
+        if attempt:
+            handle = self._handle(cell)
+            if handle >= 0:
+                self._take(str(attempt), handle)
             return
-        try:
-            handle = os.open(name, DIRECTORY, dir_fd=self._bin)
-        except OSError:
-            return
-        self._take(str(attempt), handle)
-        os.close(handle)
+        handle = self._handles.pop(cell, -1)
+        if handle >= 0:
+            os.close(handle)
+        self._take(directory_of(self.root, cell).name, self._bin)
+
+    def _handle(self, cell: int) -> int:
+        """Return the descriptor of a cell's directory, which stays open as long as the cell; -1: there is none."""
+        if cell not in self._handles:
+            try:
+                self._handles[cell] = os.open(directory_of(self.root, cell).name, DIRECTORY, dir_fd=self._bin)
+            except OSError:
+                return -1
+        return self._handles[cell]
 
     def _take(self, path: str | Path, directory: int | None = None) -> None:
         name = f"waste-{next(self._names)}"
@@ -140,7 +149,8 @@ class Scratch:
         for path in self.root.glob("cell-*"):
             self._take(path.name, self._bin)
         self.sweep(100 * ENTRIES_PER_SWEEP)
-        os.close(self._bin)
+        for handle in (*self._handles.values(), self._bin):
+            os.close(handle)
         try:
             self.root.rmdir()
         except OSError:

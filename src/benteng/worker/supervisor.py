@@ -220,7 +220,7 @@ class Supervisor:
             self._say("claimed", job=flight.grant.job.id, type=flight.grant.job.type, fence=flight.grant.lease.fence)
         self._settle_up([flight for flight in flights if flight.outcome is not None], asked_at)
         if going:
-            self._yard.tick(clock.boot_seconds())
+            self._yard.dispatch(clock.boot_seconds())
 
     def _flight(self, grant: Grant, asked_at: float) -> Flight:
         self._handle += 1

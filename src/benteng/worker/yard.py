@@ -36,6 +36,7 @@ END_SECONDS = 1.5
 ZYGOTE_BACKOFF_SECONDS = 0.1
 ZYGOTE_BACKOFF_SECONDS_MAX = 30.0
 MEASURE_SECONDS = 1.0
+GUARD_SHARE = 0.5
 SCRATCH_FILES = 4
 """A MEDIUM or HIGH cell may hold so many times the size of its largest file on the disk."""
 
@@ -82,6 +83,7 @@ class Yard:
         self._cells: dict[int, Cell] = {}
         self._where: dict[int, Cell] = {}
         self._lanes = lanes_of(means.nest.pool, means.policies)
+        self._by_name = {lane.name: lane for lane in self._lanes}
         self._numbers = count(1)
         self._timers: list[tuple[float, int, Flight]] = []
         self._order = count()
@@ -185,7 +187,7 @@ class Yard:
         kind = KINDS[flight.policy.tier]
         name = "alone" if kind is Kind.WIDE and flight.grant.alone else kind.value
         name = "sealed" if kind is Kind.SERIAL and flight.policy.secrets else name
-        return next(lane for lane in self._lanes if lane.name == name)
+        return self._by_name[name]
 
     # ------------------------------------------------------------------------------------------------------------- time
 
@@ -193,15 +195,20 @@ class Yard:
         """Do what is due: start zygote and cells, send waiting flights, stop and kill what is over time."""
         self._zygote(now)
         self._over_time(now)
-        self._over_scratch(now)
+        self._look_around(now)
         self._resting = frozenset(lane.kind for lane in self._lanes if lane.not_before > now)
+        self.dispatch(now)
         for lane in self._lanes:
-            if self._works:
-                self._staff(lane, now)
-                self._send(lane, now)
             if lane.waiting and now - lane.waiting[0].entered_at > WAIT_SECONDS_MAX:
                 self._withdraw(lane.waiting[0], "no cell was free for too long")
         self._dirty = self._hatchery.sweep()
+
+    def dispatch(self, now: float) -> None:
+        """Send waiting flights to cells that have room, and start cells for the others."""
+        if self._works:
+            for lane in self._lanes:
+                self._staff(lane, now)
+                self._send(lane, now)
 
     def wake_at(self, now: float) -> float:
         """Return when `tick` is wanted again at the latest."""
@@ -233,11 +240,26 @@ class Yard:
                 self._kill_later(flight, flight.deadline + flight.policy.limits.grace_seconds)
         self._slow(now)
 
-    def _over_scratch(self, now: float) -> None:
-        """End what has filled its scratch. The kernel bounds one file of it; their number is bounded only here."""
+    def _look_around(self, now: float) -> None:
+        """Once a second look at what nobody tells: disks, idle cells that were not seen yet, guards of idle cells."""
         if now < self._measure_at:
             return
         self._measure_at = now + MEASURE_SECONDS
+        self._over_scratch(now)
+        idle = [cell for cell in self._cells.values() if cell.state is CellState.READY and not cell.flights]
+        self._unguard([cell.number for cell in idle if self._guards.pop(cell.number, 0.0)])
+        for cell in idle:
+            if cell.unseen:
+                self._look(cell, now)
+
+    def _unguard(self, idle: list[int]) -> None:
+        """What has no work has no lease that could end."""
+        if idle and self._works:
+            self._nursery.say(wire.Guard(tuple((number, 0.0) for number in idle)))
+            self._watch_zygote()
+
+    def _over_scratch(self, now: float) -> None:
+        """End what has filled its scratch. The kernel bounds one file of it; their number is bounded only here."""
         for number in self._hatchery.measure(dict(self._measurable())):
             cell = self._cells.get(number)
             if cell is not None and cell.state is CellState.READY:
@@ -297,15 +319,19 @@ class Yard:
                 flight.kill_at = flight.deadline + flight.policy.limits.grace_seconds
                 self._where[flight.handle] = cell
                 heapq.heappush(self._timers, (flight.deadline, next(self._order), flight))
-            self._guard_first(cell, flights)
+            self._guard_first(cell, flights, now)
             cell.give(flights)
             self._watch(cell)
 
-    def _guard_first(self, cell: Cell, flights: list[Flight]) -> None:
-        """Tell the zygote of a shorter lease before the cell gets the work, so that no work is without a guard."""
+    def _guard_first(self, cell: Cell, flights: list[Flight], now: float) -> None:
+        """See that the zygote knows when the lease ends before the cell gets the work: no work is without a guard.
+
+        What it was told for earlier work will do when that is not later, and leaves so much time that the next
+        heartbeat, which comes every third of a lease, surely tells it more.
+        """
         until = max(0.0, min(flight.lease_until for flight in flights))
         known = self._guards.get(cell.number, 0.0)
-        if not cell.flights or not known or until < known:
+        if not known or until < known or known - now < (until - now) * GUARD_SHARE:
             self._guards[cell.number] = until
             self._nursery.say(wire.Guard(((cell.number, until),)))
             self._watch_zygote()
@@ -355,7 +381,7 @@ class Yard:
         """Have a cell looked at, once it has said Hello and is known by its pid. Until then it gets no work."""
         if cell.layers is None or cell.pidfd < 0:
             return
-        cell.looked_at = True
+        cell.looked_at, cell.unseen, cell.seen_at = True, False, now
         sight = self._hatchery.look(cell.number, cell.pidfd, layers=cell.state is CellState.BORN)
         if sight is not None:
             self._seen(cell, sight, now)
@@ -386,6 +412,8 @@ class Yard:
             return
         if self._is_spent(cell, flight):
             self._kill(cell, now)
+        elif cell.lane.kind is Kind.WIDE and now - cell.seen_at < MEASURE_SECONDS:
+            cell.unseen = True  # LOW may share a cell, also with what another has left: for a second at most
         else:
             self._look(cell, now)
 

@@ -15,9 +15,9 @@ from benteng.evidence import ControlMode
 from benteng.job import Job, sha256_hex
 from benteng.lifecycle import ENTRY, QuarantineReason, State
 from benteng.policy import PRIORITY_MAX, RESOURCES_MAX, TYPE_NAME
-from benteng.redact import keyed
 from benteng.store.records import Disposal, Receipt
 from benteng.store.sqlite import control, moves, refusals
+from benteng.store.sqlite.audit import digest
 from benteng.store.sqlite.evidence import may_speak
 from benteng.store.sqlite.policies import TypeFact, type_fact
 from benteng.store.sqlite.rows import HEX_64, JOB_ID, encode
@@ -229,8 +229,8 @@ def _record(tx: Tx, entrance: Entrance, rule: str, reason: str, *, suspicious: b
         job_id=job.id if JOB_ID.fullmatch(job.id) else "",
         actor=job.actor,
         request_id=job.request_id,
-        payload=keyed(tx.audit_key, bounded(job.payload_sha256).encode()),
-        operation=keyed(tx.audit_key, bounded(job.operation_key).encode()),
+        payload=digest(tx.audit_key, bounded(job.payload_sha256)),
+        operation=digest(tx.audit_key, bounded(job.operation_key)),
         detail=" ".join(filter(None, ("suspicious" if suspicious else "", detail, entrance.parent))),
     )
 

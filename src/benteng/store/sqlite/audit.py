@@ -6,7 +6,8 @@ A record carries keyed digests of the operation key and of the payload digest, n
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from secrets import token_bytes
 from typing import Any
 
@@ -14,12 +15,16 @@ from benteng.audit import SALT_BYTES, AuditRecord, body_bytes, commitment, leaf_
 from benteng.redact import keyed
 
 
-def parameters(records: Iterable[AuditRecord]) -> list[dict[str, Any]]:
+def parameters(records: Sequence[AuditRecord]) -> list[dict[str, Any]]:
     """Return the rows of `audit` for records, each with a salt of its own."""
-    return [_row(record, token_bytes(SALT_BYTES)) for record in records]
+    salts = token_bytes(SALT_BYTES * len(records))
+    return [
+        _row(record, salts[at : at + SALT_BYTES])
+        for at, record in zip(range(0, len(salts), SALT_BYTES), records, strict=True)
+    ]
 
 
-def of_row(row: sqlite3.Row, audit_key: bytes) -> dict[str, Any]:
+def of_row(row: Mapping[str, Any] | sqlite3.Row, audit_key: bytes) -> dict[str, Any]:
     """Return what a record says about a row of `job` or `quarantine`."""
     return {
         "job_id": row["id"],
@@ -31,12 +36,19 @@ def of_row(row: sqlite3.Row, audit_key: bytes) -> dict[str, Any]:
         "origin": row["origin"],
         "actor": row["actor"],
         "request_id": row["request_id"],
-        "operation": keyed(audit_key, row["operation_key"].encode()),
-        "payload": keyed(audit_key, row["payload_sha256"].encode()),
+        "operation": digest(audit_key, row["operation_key"]),
+        "payload": digest(audit_key, row["payload_sha256"]),
         "summary": row["summary"],
     }
 
 
+@lru_cache(maxsize=1024)
+def digest(audit_key: bytes, text: str) -> str:
+    """Return the keyed digest of a key or digest; each is said when its job enters, starts and ends."""
+    return keyed(audit_key, text.encode())
+
+
+@lru_cache(maxsize=1024)
 def major(type_name: str) -> int:
     """Return the number behind the `@` of a type name, 0 when there is none."""
     digits = type_name.rpartition("@")[2]

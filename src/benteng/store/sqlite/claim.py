@@ -1,32 +1,38 @@
 """Start ready jobs: never more than asked, in order, each with its resources, a fence, a lease and fresh evidence.
 
 What cannot start is put where it belongs and the next one is taken: expired, undecodable and exhausted jobs go to
-quarantine, jobs with a busy resource are parked. None of these spends an attempt.
+quarantine, jobs with a busy resource are parked. None of these spends an attempt. Jobs are loaded together, and those
+without resources are started together; of a set with a damaged job the others start all the same.
 """
 
 from __future__ import annotations
 
 import heapq
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 from benteng.audit import Event
+from benteng.clock import Instant
 from benteng.errors import StoreDamaged
 from benteng.evidence import ControlScope
 from benteng.job import Attempt, Grant, Job, Lease
 from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import TypePolicy
 from benteng.store.sqlite import control, evidence, moves, resources
-from benteng.store.sqlite.apart import apart
-from benteng.store.sqlite.policies import type_fact
+from benteng.store.sqlite.apart import apart, apart_all
+from benteng.store.sqlite.policies import type_facts
 from benteng.store.sqlite.rows import UndecodableError, decode
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.text import as_array
 
 _CLAIM = statements("claim")
-PAGE = 64
+PAGE_MIN, PAGE_MAX = 16, 256
 TOKEN_BYTES = 16
+TOKEN_CHARS = 2 * TOKEN_BYTES
 
 Place = tuple[int, int, int]
 """Where a job stands in line: (priority, due_at, seq)."""
@@ -41,6 +47,16 @@ class Claimant:
     accepts: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A job that may start now if its resources are free."""
+
+    row: Row
+    job: Job
+    seconds: float
+    lease_until: Instant
+
+
 def claim(tx: Tx, n: int, claimant: Claimant) -> list[Grant]:
     """Return up to n grants; n if n jobs can start.
 
@@ -50,32 +66,30 @@ def claim(tx: Tx, n: int, claimant: Claimant) -> list[Grant]:
     grants: list[Grant] = []
     seen: set[int] = set()
     types = _startable(tx, claimant)
-    met = -1
-    while met < len(seen):
-        met = len(seen)
-        for seq in _line(tx, types, n):
-            if seq in seen:
-                continue
-            seen.add(seq)
-            grants.extend(_tried(tx, seq, claimant))
-            if len(grants) == n:
-                return grants
+    while len(grants) < n:
+        new = (seq for seq in _line(tx, types, n) if seq not in seen)
+        met = list(islice(new, n - len(grants)))
+        if not met:
+            break
+        seen.update(met)
+        grants.extend(_tried(tx, met, claimant, types))
     return grants
 
 
-def _startable(tx: Tx, claimant: Claimant) -> list[str]:
+def _startable(tx: Tx, claimant: Claimant) -> dict[str, TypePolicy]:
     """Return the accepted types that belong to the pool, are readable, and whose switches let them start."""
     if claimant.pool in control.halted(tx, ControlScope.POOL):
-        return []
+        return {}
     halted = set(control.halted(tx, ControlScope.TYPE))
-    facts = [type_fact(tx, name) for name in sorted(set(claimant.accepts) - halted)]
-    return [fact.name for fact in facts if fact and fact.policy and fact.pool == claimant.pool]
+    facts = type_facts(tx, sorted(set(claimant.accepts) - halted))
+    return {fact.name: fact.policy for fact in facts if fact.policy and fact.pool == claimant.pool}
 
 
-def _line(tx: Tx, types: list[str], n: int) -> Iterator[int]:
+def _line(tx: Tx, types: dict[str, TypePolicy], n: int) -> Iterator[int]:
     """Yield the ready jobs of the types in order, read page by page."""
-    lines = [_line_of(tx, name, min(n, PAGE)) for name in types]
-    for _, _, seq in heapq.merge(*lines):
+    page = max(PAGE_MIN, min(PAGE_MAX, n // max(1, len(types))))
+    lines = [_line_of(tx, name, page) for name in types]
+    for _, _, seq in lines[0] if len(lines) == 1 else heapq.merge(*lines):
         yield seq
 
 
@@ -91,69 +105,99 @@ def _line_of(tx: Tx, type_name: str, page: int) -> Iterator[Place]:
             return
 
 
-def _tried(tx: Tx, seq: int, claimant: Claimant) -> list[Grant]:
-    """Return the grant of one job, or none. A damaged one is set apart alone; if even that fails it stays as it is."""
-    row = tx.one(_CLAIM["load"], {"seq": seq})
-    if row is None:
-        return []
-    named = {"job_id": row["id"], "type_name": row["type"]}
-    grant, is_whole = apart(tx, lambda: _decide(tx, row, claimant), **named)
-    if not is_whole:
-        apart(tx, lambda: moves.quarantine(tx, row, QuarantineReason.UNDECODABLE, error="damaged"), **named)
-    return [grant] if grant else []
+def _tried(tx: Tx, seqs: list[int], claimant: Claimant, types: dict[str, TypePolicy]) -> list[Grant]:
+    """Return the grants of some jobs, in order. A damaged one is set apart; if even that fails it stays as it is."""
+    rows = {row["seq"]: row for row in tx.all(_CLAIM["load"], {"seqs": as_array(seqs)})}
+    grants: list[Grant] = []
+    free: list[_Start] = []
+    start = partial(_start, tx, claimant=claimant)
+    alone = partial(_start_alone, tx, claimant=claimant)
+    for row in (rows[seq] for seq in seqs if seq in rows):
+        ready = _decided(tx, row, types[row["type"]])
+        if ready is None:
+            continue
+        if ready.job.refs.resources:
+            grants += [*apart_all(tx, start, free, alone), *alone(ready)]
+            free = []
+        else:
+            free.append(ready)
+    return grants + apart_all(tx, start, free, alone)
 
 
-def _decide(tx: Tx, row: Row, claimant: Claimant) -> Grant | None:
+def _decided(tx: Tx, row: Row, policy: TypePolicy) -> _Start | None:
+    """Return what may start; what may not is quarantined."""
     try:
         job = decode(row)
     except UndecodableError as error:
-        moves.quarantine(tx, row, QuarantineReason.UNDECODABLE, error=str(error))
-        return None
-    policy = _policy(tx, job)
+        return _set_apart(tx, row, QuarantineReason.UNDECODABLE, str(error))
     if job.expires_at and job.expires_at < tx.now:
-        moves.quarantine(tx, row, QuarantineReason.EXPIRED, error="not started in time")
-        return None
+        return _set_apart(tx, row, QuarantineReason.EXPIRED, "not started in time")
     if row["attempts"] >= policy.limits.attempts_max:
-        moves.quarantine(tx, row, QuarantineReason.EXHAUSTED, error="no attempt is left")
-        return None
-    busy = resources.busy(tx, job.refs.resources)
+        return _set_apart(tx, row, QuarantineReason.EXHAUSTED, "no attempt is left")
+    seconds = policy.limits.lease_seconds
+    return _Start(row, job, seconds, tx.after(seconds))
+
+
+def _set_apart(tx: Tx, row: Row, reason: QuarantineReason, error: str) -> None:
+    named = {"job_id": row["id"], "type_name": row["type"]}
+    whole = apart(tx, lambda: moves.quarantine(tx, row, reason, error=error), **named)[1]
+    if not whole and reason is not QuarantineReason.UNDECODABLE:
+        _set_apart(tx, row, QuarantineReason.UNDECODABLE, "damaged")
+
+
+def _start_alone(tx: Tx, ready: _Start, claimant: Claimant) -> list[Grant]:
+    """Start one job, or park it behind a busy resource."""
+    row = ready.row
+    grants, whole = apart(tx, lambda: _start_or_park(tx, ready, claimant), job_id=row["id"], type_name=row["type"])
+    if not whole:
+        _set_apart(tx, row, QuarantineReason.UNDECODABLE, "damaged")
+    return grants or []
+
+
+def _start_or_park(tx: Tx, ready: _Start, claimant: Claimant) -> list[Grant]:
+    busy = resources.busy(tx, ready.job.refs.resources)
     if busy:
-        resources.park(tx, row, busy, job.refs.resources)
-        return None
-    return _start(tx, row, job, policy, claimant)
+        resources.park(tx, ready.row, busy, ready.job.refs.resources)
+        return []
+    return _start(tx, [ready], claimant)
 
 
-def _start(tx: Tx, row: Row, job: Job, policy: TypePolicy, claimant: Claimant) -> Grant:
+def _start(tx: Tx, ready: Sequence[_Start], claimant: Claimant) -> list[Grant]:
+    """Start jobs whose resources are free. Each fence is drawn after that was decided."""
+    tokens = secrets.token_hex(TOKEN_BYTES * len(ready))
+    grants = [
+        _grant(tx, each, tokens[at : at + TOKEN_CHARS])
+        for at, each in zip(range(0, len(tokens), TOKEN_CHARS), ready, strict=True)
+    ]
+    started = [
+        (each.row["seq"], grant.lease.fence, grant.lease.token, each.lease_until)
+        for each, grant in zip(ready, grants, strict=True)
+    ]
+    asked = {"starts": as_array(started), "pool": claimant.pool, "worker": claimant.worker}
+    if tx.run(_CLAIM["start"], asked) != len(ready):
+        raise StoreDamaged("a job has a fence from the future. Stop, and look for an older copy of the ledger")
+    for each, grant in zip(ready, grants, strict=True):
+        _note(tx, each, grant, claimant)
+    return grants
+
+
+def _grant(tx: Tx, ready: _Start, token: str) -> Grant:
+    row, job = ready.row, ready.job
     fence = tx.draw_fence()
     resources.take(tx, job.refs.resources, job_id=job.id, fence=fence)
-    seconds = policy.limits.lease_seconds
-    lease = Lease(job.id, fence, secrets.token_hex(TOKEN_BYTES), seconds)
-    started = {
-        "seq": row["seq"],
-        "fence": fence,
-        "token": lease.token,
-        "pool": claimant.pool,
-        "worker": claimant.worker,
-        "lease_until": tx.after(seconds),
-    }
-    if tx.run(_CLAIM["start"], started) != 1:
-        raise StoreDamaged("a job has a fence from the future. Stop, and look for an older copy of the ledger")
     attempt = Attempt(row["attempts"] + 1, row["crashes"], row["handbacks"], row["snoozes"])
-    tx.note(
-        Event.CLAIMED,
-        row,
-        state_from=State.READY,
-        state_to=State.RUNNING,
-        worker=claimant.worker,
-        resources=job.refs.resources,
-        attempt=attempt.number,
-        fence=fence,
-    )
+    lease = Lease(job.id, fence, token, ready.seconds)
     return Grant(job, attempt, lease, evidence.of_job(tx, job), alone=bool(row["alone"]))
 
 
-def _policy(tx: Tx, job: Job) -> TypePolicy:
-    fact = type_fact(tx, job.type)
-    if fact is None or fact.policy is None:  # _startable has seen both
-        raise StoreDamaged("a policy vanished inside a transaction")
-    return fact.policy
+def _note(tx: Tx, ready: _Start, grant: Grant, claimant: Claimant) -> None:
+    tx.note(
+        Event.CLAIMED,
+        ready.row,
+        state_from=State.READY,
+        state_to=State.RUNNING,
+        worker=claimant.worker,
+        resources=grant.job.refs.resources,
+        attempt=grant.attempt.number,
+        fence=grant.lease.fence,
+    )

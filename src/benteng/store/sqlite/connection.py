@@ -50,6 +50,7 @@ _GUARDS = (
     "pragma recursive_triggers = on",  # else `insert or replace` deletes without asking the triggers
     "pragma secure_delete = fast",
     "pragma synchronous = full",
+    "pragma temp_store = memory",  # what a savepoint may undo is no file of its own
     f"pragma journal_size_limit = {WAL_BYTES_KEPT}",
 )
 

@@ -24,7 +24,6 @@ from benteng.store.records import (
     WorkerFacts,
     WorkerRefusal,
 )
-from benteng.store.sqlite.apart import apart
 from benteng.store.sqlite.claim import Claimant, claim
 from benteng.store.sqlite.connection import Place
 from benteng.store.sqlite.policies import policy_of
@@ -104,7 +103,7 @@ class SqliteConsumer(Ledger):
         if not settlements:
             return []
         with self.writing() as tx:
-            return self._settle(tx, settlements)
+            return settle(tx, settlements, pool=self.pool)
 
     def turn(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
         """See Consumer.turn. One transaction: there is one writer at a time, so resources cannot deadlock."""
@@ -112,7 +111,7 @@ class SqliteConsumer(Ledger):
         if not settlements:
             return Turn((), tuple(self.claim(n, accepts)))
         with self.writing() as tx:
-            settled = self._settle(tx, settlements)
+            settled = settle(tx, settlements, pool=self.pool)
             if n <= 0 or not accepts:
                 return Turn(tuple(settled), ())
             return Turn(tuple(settled), tuple(self._claim_apart(tx, n, accepts)))
@@ -130,14 +129,6 @@ class SqliteConsumer(Ledger):
             if not tx.alive:
                 raise
             return []  # the next claim meets the same error, with nothing at stake, and raises it
-
-    def _settle(self, tx: Tx, settlements: Sequence[Settlement]) -> list[Settled]:
-        answers = [self._settle_one(tx, settlement) for settlement in settlements]
-        return [answer for answer in answers if answer is not None]
-
-    def _settle_one(self, tx: Tx, settlement: Settlement) -> Settled | None:
-        job_id = bounded(settlement.proof.job_id)
-        return apart(tx, lambda: settle(tx, settlement, pool=self.pool), job_id=job_id)[0]
 
     def _extend(self, tx: Tx, proof: LeaseProof, progress: str) -> Extension:
         asked = {"id": proof.job_id, "fence": proof.fence, "token": proof.token, "pool": self.pool, "now": tx.now}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from benteng.evidence import OPEN, Control, ControlMode, ControlScope
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.text import as_array
 
 _CONTROL = statements("control")
 _JOB_TYPE = statements("job_type")
@@ -44,11 +43,7 @@ def not_claimable(tx: Tx) -> dict[str, str]:
         if pools:
             types |= {row["name"] for row in tx.all(_JOB_TYPE["all"]) if row["pool"] in pools}
         tx.memo["halted",] = {
-            "halted_types": _array(types),
-            "halted_origins": _array(halted(tx, ControlScope.ORIGIN)),
+            "halted_types": as_array(sorted(types)),
+            "halted_origins": as_array(sorted(halted(tx, ControlScope.ORIGIN))),
         }
     return tx.memo["halted",]
-
-
-def _array(names: set[str] | list[str]) -> str:
-    return msgspec.json.encode(sorted(names)).decode()

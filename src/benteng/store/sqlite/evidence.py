@@ -28,7 +28,16 @@ def of_question(tx: Tx, question: Question, *, origin: str) -> Evidence:
 
 
 def of_job(tx: Tx, job: Job) -> Evidence:
-    """Return the evidence for the second judgement of a job."""
+    """Return the evidence for the second judgement of a job; the same for all whose type, actor and origin it is."""
+    if job.refs.artifacts or job.refs.targets:
+        return _of_job(tx, job)
+    memo = ("evidence", job.type, job.actor, job.origin)
+    if memo not in tx.memo:
+        tx.memo[memo] = _of_job(tx, job)
+    return tx.memo[memo]
+
+
+def _of_job(tx: Tx, job: Job) -> Evidence:
     return _evidence(
         tx,
         type_name=job.type,

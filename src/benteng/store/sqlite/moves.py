@@ -5,7 +5,9 @@ Every caller has found the row inside the same immediate transaction; the statem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from benteng import lifecycle
 from benteng.audit import Event
@@ -16,7 +18,7 @@ from benteng.store.sqlite import resources
 from benteng.store.sqlite.policies import policy_of
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
-from benteng.store.sqlite.text import bounded
+from benteng.store.sqlite.text import as_array, bounded
 
 _LEAVE = statements("leave")
 
@@ -70,7 +72,7 @@ def quarantine(
 def set_apart_new(tx: Tx, seq: int, entry: State, reason: QuarantineReason, *, rule: str, error: str) -> None:
     """Set a job apart that has just entered: its operation stays reserved, and the caller says it to the audit."""
     _set_apart(tx, seq, entry, Counts(0, 0, 0, 0, 0), reason=str(reason), rule=bounded(rule), error=bounded(error))
-    _expect_one(tx.run(_LEAVE["remove"], {"seq": seq, "state": str(entry)}))
+    _expect_one(tx.run(_LEAVE["remove"], {"seqs": as_array([seq]), "state": str(entry)}))
 
 
 def cancel(tx: Tx, row: Row, reason: str, *, counts: Counts | None = None) -> State:
@@ -84,15 +86,44 @@ def cancel(tx: Tx, row: Row, reason: str, *, counts: Counts | None = None) -> St
     return state_to
 
 
-def complete(tx: Tx, row: Row, *, result: bytes, result_until: Instant, keep_until: Instant | None) -> State:
-    """End a job whose attempt succeeded; its operation keeps the result."""
-    state_to = lifecycle.advance(State(row["state"]), lifecycle.Event.COMPLETE)
-    _leave(tx, row, OperationState.COMPLETED, ended=state_to, counts=counts_of(row))
-    kept = {"seq": row["seq"], "result": result, "result_until": result_until, "keep_until": keep_until}
-    _expect_one(tx.run(_LEAVE["keep_result"], kept))
-    tx.note(Event.COMPLETED, row, state_from=row["state"], state_to=state_to, worker=row["worker"] or "")
-    resources.hand_on(tx, row)
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A running job whose attempt succeeded; its operation keeps the result."""
+
+    row: Row
+    result: bytes
+    result_until: Instant
+    keep_until: Instant | None
+
+
+def complete(tx: Tx, completions: Sequence[Completion]) -> State:
+    """End jobs whose attempts succeeded."""
+    state_to = lifecycle.advance(State.RUNNING, lifecycle.Event.COMPLETE)
+    _remove(tx, [each.row for each in completions], State.RUNNING)
+    kept = tx.many(_LEAVE["complete"], [_completed(tx, each, state_to) for each in completions])
+    _expect(len(completions), kept)
+    for each in completions:
+        worker = each.row["worker"] or ""
+        tx.note(Event.COMPLETED, each.row, state_from=State.RUNNING, state_to=state_to, worker=worker)
+    resources.release(tx, [each.row["id"] for each in completions])
     return state_to
+
+
+def _completed(tx: Tx, done: Completion, ended: State) -> dict[str, Any]:
+    row = done.row
+    return {
+        "seq": row["seq"],
+        "operation_state": OperationState.COMPLETED.value,
+        "ended": ended.value,
+        "attempts": row["attempts"],
+        "crashes": row["crashes"],
+        "starts": row["starts"],
+        "fence": row["fence"],
+        "finished_at": tx.now,
+        "result": done.result,
+        "result_until": done.result_until,
+        "keep_until": done.keep_until,
+    }
 
 
 def back(
@@ -145,7 +176,7 @@ def _leave(
     error: str = "",
     rule: str = "",
 ) -> None:
-    _expect_one(tx.run(_LEAVE["remove"], {"seq": row["seq"], "state": row["state"]}))
+    _remove(tx, [row], row["state"])
     _expect_one(
         tx.run(
             _LEAVE["record"],
@@ -166,6 +197,14 @@ def _leave(
     )
 
 
+def _remove(tx: Tx, rows: Sequence[Row], state: str) -> None:
+    _expect(len(rows), tx.run(_LEAVE["remove"], {"seqs": as_array([row["seq"] for row in rows]), "state": str(state)}))
+
+
 def _expect_one(changed: int) -> None:
-    if changed != 1:
+    _expect(1, changed)
+
+
+def _expect(wanted: int, changed: int) -> None:
+    if changed != wanted:
         raise StoreDamaged("a job and its operation do not fit together. Stop, copy the ledger, and look")

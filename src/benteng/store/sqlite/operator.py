@@ -21,7 +21,7 @@ from benteng.store.sqlite.producer import within_batch
 from benteng.store.sqlite.release import release
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Ledger, Tx
-from benteng.store.sqlite.text import REASON_BYTES_MAX, bounded
+from benteng.store.sqlite.text import REASON_BYTES_MAX, as_array, bounded
 
 _ADMIT = statements("admit")
 _JOB_TYPE = statements("job_type")
@@ -171,7 +171,7 @@ def _policy(row: TypeRow) -> TypePolicy:
 
 def _apply(tx: Tx, row: TypeRow, policy: TypePolicy, reason: str) -> bool:
     """Write one row if it differs; return whether it did."""
-    old = tx.one(_JOB_TYPE["one"], {"name": row.name})
+    old = tx.one(_JOB_TYPE["some"], {"names": as_array([row.name])})
     if old is not None and (old["sha256"], old["policy"]) == (row.sha256, row.policy):
         return False
     if tx.environment != "dev" and Tier.HIGH in {policy.tier, old and old["tier"]}:

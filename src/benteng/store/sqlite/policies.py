@@ -5,6 +5,7 @@ Trust: not the bytes in `job_type`; somebody may have written them by hand. What
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +14,8 @@ import msgspec
 from benteng.job import sha256_hex
 from benteng.policy import Effect, Limits, Tier, TypePolicy
 from benteng.store.sqlite.statements import statements
-from benteng.store.sqlite.store import Tx
+from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.text import as_array
 
 _JOB_TYPE = statements("job_type")
 
@@ -38,17 +40,29 @@ class TypeFact:
 
 def type_fact(tx: Tx, name: str) -> TypeFact | None:
     """Return what the ledger knows of a type, or None."""
-    memo = ("type", name)
-    if memo not in tx.memo:
-        row = tx.one(_JOB_TYPE["one"], {"name": name})
-        tx.memo[memo] = row and TypeFact(name, row["pool"], row["sha256"], _parsed(name, row["policy"], row["sha256"]))
-    return tx.memo[memo]
+    facts = type_facts(tx, (name,))
+    return facts[0] if facts else None
+
+
+def type_facts(tx: Tx, names: Sequence[str]) -> list[TypeFact]:
+    """Return what the ledger knows of some types; what it does not know is left out."""
+    unasked = [name for name in names if ("type", name) not in tx.memo]
+    if unasked:
+        tx.memo |= {("type", name): None for name in unasked}
+        rows = tx.all(_JOB_TYPE["some"], {"names": as_array(unasked)})
+        tx.memo |= {("type", row["name"]): _fact(row) for row in rows}
+    facts = (tx.memo["type", name] for name in names)
+    return [fact for fact in facts if fact is not None]
 
 
 def policy_of(tx: Tx, name: str) -> TypePolicy:
     """Return the policy that bounds a job of this type; the strictest one when it cannot be read."""
     fact = type_fact(tx, name)
     return STRICTEST if fact is None or fact.policy is None else fact.policy
+
+
+def _fact(row: Row) -> TypeFact:
+    return TypeFact(row["name"], row["pool"], row["sha256"], _parsed(row["name"], row["policy"], row["sha256"]))
 
 
 @lru_cache(maxsize=4096)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from benteng.evidence import Evidence
 from benteng.lifecycle import QuarantineReason, State
-from benteng.redact import keyed
 from benteng.store.contract import BATCH_MAX
 from benteng.store.durability import Durability, refuse_weaker
 from benteng.store.records import Admission, Cancelled, Facet, Question, Receipt, Refusal, Status
 from benteng.store.sqlite import admission
 from benteng.store.sqlite.admission import Entrance
+from benteng.store.sqlite.audit import digest
 from benteng.store.sqlite.cancel import cancel
 from benteng.store.sqlite.evidence import of_question
 from benteng.store.sqlite.health import durability
@@ -96,7 +96,7 @@ def _record(tx: Tx, refusal: Refusal) -> None:
         reason=bounded(refusal.reason, REASON_BYTES_MAX),
         actor=refusal.actor,
         request_id=refusal.request_id,
-        payload=keyed(tx.audit_key, bounded(refusal.payload_sha256).encode()) if refusal.payload_sha256 else "",
+        payload=digest(tx.audit_key, bounded(refusal.payload_sha256)) if refusal.payload_sha256 else "",
         detail="suspicious" if refusal.suspicious else "",
     )
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from benteng.audit import Event
 from benteng.clock import SECOND
 from benteng.errors import StoreDamaged
@@ -18,6 +16,7 @@ from benteng.lifecycle import State
 from benteng.store.sqlite import control
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.text import as_array
 
 _RESOURCE = statements("resource")
 BATON_SECONDS = 5
@@ -55,9 +54,9 @@ def park(tx: Tx, row: Row, key: str, keys: Sequence[str]) -> None:
         wake(tx, [row["waits_for"]])
 
 
-def release(tx: Tx, job_id: str) -> None:
-    """Free what a job held and wake the next of each."""
-    wake(tx, [row["key"] for row in tx.all(_RESOURCE["release"], {"job_id": job_id})])
+def release(tx: Tx, job_ids: Sequence[str]) -> None:
+    """Free what jobs held and wake the next of each."""
+    wake(tx, [row["key"] for row in tx.all(_RESOURCE["release"], {"job_ids": as_array(job_ids)})])
 
 
 def close(tx: Tx, job_id: str) -> None:
@@ -73,7 +72,7 @@ def open_again(tx: Tx, job_id: str) -> None:
 def hand_on(tx: Tx, row: Row) -> None:
     """Give on what a job that stops had: its resources when it ran, its baton when it was woken."""
     if row["state"] == State.RUNNING:
-        release(tx, row["id"])
+        release(tx, [row["id"]])
     elif row["state"] == State.READY and row["waits_for"]:
         wake(tx, [row["waits_for"]])
 
@@ -87,11 +86,6 @@ def sweep(tx: Tx, n: int) -> int:
     """Wake a waiter of up to n keys that are free while somebody sleeps; return how many."""
     asked = {"stale": tx.now - BATON_SECONDS * SECOND, "limit": n, **control.not_claimable(tx)}
     return wake(tx, [row["key"] for row in tx.all(_RESOURCE["sleeping"], asked)])
-
-
-def as_array(words: Sequence[str]) -> str:
-    """Return words as the JSON array that `json_each` reads."""
-    return msgspec.json.encode(list(words)).decode()
 
 
 def _wake_one(tx: Tx, key: str) -> int:

@@ -82,7 +82,9 @@ _ALWAYS = frozenset(
         sqlite3.SQLITE_RECURSIVE,
     }
 )
-_FUNCTIONS = frozenset({"coalesce", "count", "max", "min", "json_each", "length", "sum", "raise", "substr", "instr"})
+_FUNCTIONS = frozenset(
+    {"coalesce", "count", "max", "min", "json_each", "json_extract", "length", "sum", "raise", "substr", "instr"}
+)
 _PRAGMAS = frozenset({"quick_check", "journal_mode", "synchronous", "page_count"})
 _TABLE_FUNCTIONS = frozenset({"json_each"})
 

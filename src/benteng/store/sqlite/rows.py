@@ -43,8 +43,13 @@ def encode_refs(refs: Refs) -> str:
     return _refs_encoder.encode(stored).decode()
 
 
+_NO_REFS = encode_refs(Refs())
+
+
 def decode_refs(text: str) -> Refs:
     """Return the references of a row. Raises UndecodableError."""
+    if text == _NO_REFS:
+        return Refs()
     try:
         stored = _refs_decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -111,8 +116,10 @@ def decode(row: Row, *, payload: bytes | None = None, envelope: bytes | None = N
     )
 
 
+_TIERS = {tier.value: tier for tier in Tier}
+
+
 def _tier(text: str) -> Tier:
-    try:
-        return Tier(text)
-    except ValueError:
-        raise UndecodableError("tier is not one of low, medium, high") from None
+    if text not in _TIERS:
+        raise UndecodableError("tier is not one of low, medium, high")
+    return _TIERS[text]

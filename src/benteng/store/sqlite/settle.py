@@ -7,7 +7,11 @@ Attempts, crashes, hand-backs, snoozes and delays are bounded here again: a host
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import assert_never
 
 from benteng import lifecycle
@@ -19,11 +23,12 @@ from benteng.policy import Effect, Limits, Tier, TypePolicy
 from benteng.store.records import LeaseProof, Settled, Settlement
 from benteng.store.sqlite import admission, moves, refusals
 from benteng.store.sqlite.admission import Entrance, Refusal
-from benteng.store.sqlite.moves import Counts, counts_of, with_crash
+from benteng.store.sqlite.apart import apart, apart_all
+from benteng.store.sqlite.moves import Completion, Counts, counts_of, with_crash
 from benteng.store.sqlite.policies import policy_of
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
-from benteng.store.sqlite.text import bounded
+from benteng.store.sqlite.text import as_array, bounded
 
 _SETTLE = statements("settle")
 
@@ -35,23 +40,86 @@ _GOES_BACK = frozenset(set(Disposition) - {Disposition.COMPLETE, Disposition.QUA
 _STARTED_UNKNOWN = frozenset({Disposition.CRASH, Disposition.INTERRUPT})
 
 
-def settle(tx: Tx, settlement: Settlement, *, pool: str) -> Settled | None:
-    """End one attempt; None when it was fenced off. Then only a stale try is recorded."""
-    proof = settlement.proof
-    asked = {"id": proof.job_id, "fence": proof.fence, "token": proof.token, "pool": pool}
-    row = tx.one(_SETTLE["proven"], asked) if is_proof(proof) else None
-    if row is None:
-        _record_stale(tx, settlement)
-        return None
-    state, reason = _end(tx, row, settlement, policy_of(tx, row["type"]))
-    return Settled(proof.job_id, state, reason)
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One proven attempt, and how its worker wants it to end."""
+
+    row: Row
+    asked: Settlement
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it only completes."""
+        return self.asked.disposition is Disposition.COMPLETE and not self.asked.successors
+
+
+def settle(tx: Tx, settlements: Sequence[Settlement], *, pool: str) -> list[Settled]:
+    """End attempts. What is not returned was fenced off: then only the stale try is recorded.
+
+    Plain completions that follow each other are ended together; of a set with damage the others end all the same.
+    """
+    settled: list[Settled] = []
+    for is_plain, ends in groupby(_proven(tx, settlements, pool), key=attrgetter("is_plain")):
+        if is_plain:
+            settled += apart_all(tx, partial(_complete, tx), list(ends), partial(_alone, tx))
+        else:
+            settled += chain.from_iterable(_alone(tx, end) for end in ends)
+    return settled
+
+
+def _proven(tx: Tx, settlements: Sequence[Settlement], pool: str) -> Iterator[_End]:
+    """Yield the settlements whose attempt is proven with its row; the first that proves an attempt ends it."""
+    proofs = [(p.job_id, p.fence, p.token) if is_proof(p) else () for p in (each.proof for each in settlements)]
+    rows = tx.all(_SETTLE["proven"], {"proofs": as_array(proofs), "pool": pool})
+    first = {row["seq"]: row for row in reversed(rows)}
+    by_place = {row["place"]: row for row in first.values()}
+    for place, asked in enumerate(settlements):
+        if place in by_place:
+            yield _End(by_place[place], asked)
+        else:
+            _record_stale(tx, asked)
+
+
+def _alone(tx: Tx, end: _End) -> list[Settled]:
+    answer, _ = apart(tx, lambda: _ended(tx, end), job_id=end.row["id"], type_name=end.row["type"])
+    return [] if answer is None else [answer]
+
+
+def _ended(tx: Tx, end: _End) -> Settled:
+    state, reason = _end(tx, end.row, end.asked, policy_of(tx, end.row["type"]))
+    return Settled(end.row["id"], state, reason)
+
+
+def _complete(tx: Tx, ends: Sequence[_End]) -> list[Settled]:
+    """Complete attempts together: nothing follows from one of them for another."""
+    state = moves.complete(tx, [_completion(tx, end) for end in ends])
+    return [Settled(end.row["id"], state) for end in ends]
+
+
+def _completion(tx: Tx, end: _End) -> Completion:
+    bytes_max, result_until, keep_until = _retention(tx, end.row["type"])
+    result = end.asked.result
+    return Completion(end.row, result if len(result) <= bytes_max else RESULT_TOO_LARGE, result_until, keep_until)
+
+
+def _retention(tx: Tx, type_name: str) -> tuple[int, Instant, Instant | None]:
+    """Return how large a result of a type may be, and until when result and operation are kept from now on."""
+    memo = ("retention", type_name)
+    if memo not in tx.memo:
+        limits = policy_of(tx, type_name).limits
+        keep = limits.operation_keep_seconds
+        until = tx.after(limits.result_keep_seconds), None if keep is None else tx.after(keep)
+        tx.memo[memo] = (limits.result_bytes_max, *until)
+    return tx.memo[memo]
 
 
 def is_proof(proof: LeaseProof) -> bool:
     """Return whether the values of a proof can be asked for at all; forged ones of any shape prove nothing."""
-    return proof.job_id.isascii() and proof.token.isascii() and 0 < proof.fence < FENCE_MAX
+    texts = (proof.job_id, proof.token)
+    return all(text.isascii() and len(text) <= PROOF_CHARS_MAX for text in texts) and 0 < proof.fence < FENCE_MAX
 
 
+PROOF_CHARS_MAX = 64
 FENCE_MAX = 1 << 62
 
 
@@ -92,15 +160,7 @@ def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
 
 
 def _completed(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
-    limits = policy.limits
-    keep = limits.operation_keep_seconds
-    state = moves.complete(
-        tx,
-        row,
-        result=asked.result if len(asked.result) <= limits.result_bytes_max else RESULT_TOO_LARGE,
-        result_until=tx.after(limits.result_keep_seconds),
-        keep_until=None if keep is None else tx.after(keep),
-    )
+    state = moves.complete(tx, [_completion(tx, _End(row, asked))])
     for position, successor in enumerate(asked.successors):
         entrance = Entrance(successor, origin=row["origin"], parent=row["id"])
         refusal = _no_successor(row, entrance, policy, position)

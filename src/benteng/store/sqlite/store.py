@@ -76,9 +76,9 @@ class Tx:
         """Execute a statement and return how many rows it changed."""
         return self._connection.execute(sql, parameters).rowcount
 
-    def many(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> None:
-        """Execute a statement once for each set of parameters."""
-        self._connection.executemany(sql, parameters)
+    def many(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> int:
+        """Execute a statement once for each set of parameters and return how many rows that changed."""
+        return self._connection.executemany(sql, parameters).rowcount
 
     def note(self, event: Event, row: Row | None = None, **said: Any) -> None:
         """Say to the audit what happened; `row` is the job's row as it was found."""

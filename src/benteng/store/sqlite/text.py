@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
 from benteng.redact import ERROR_BYTES_MAX, clean_line
 
 PROGRESS_BYTES_MAX = 4096
@@ -13,3 +17,8 @@ def bounded(text: str, bytes_max: int = ERROR_BYTES_MAX) -> str:
     if len(text) <= bytes_max and text.isascii() and text.isprintable():
         return text
     return clean_line(text, bytes_max=bytes_max)
+
+
+def as_array(items: Sequence[object]) -> str:
+    """Return items as the JSON array that `json_each` reads."""
+    return msgspec.json.encode(items).decode()

@@ -250,6 +250,18 @@ class SettlePromises(Promises):
         assert [State.COMPLETED] == [answer.state for answer in answers]
         assert [State.COMPLETED] == [bench.state(grant.job.id)]
 
+    def test_forged_proof_beside_the_right_one_takes_nothing(self, bench: Bench) -> None:
+        """In a batch too each proof is compared whole, and an attempt is ended by the first that proves it."""
+        one, other = bench.started(), bench.started()
+        forged = replace(proof(one), token="x" * len(one.lease.token))
+        batch = [replace(settlement(one), proof=forged), settlement(one, result=b"1"), settlement(other)]
+
+        answers = bench.settle(*batch, settlement(one, result=b"2"))
+
+        assert {one.job.id, other.job.id} == {answer.job_id for answer in answers}
+        assert 2 == len(answers)
+        assert b"1" == bench.view(one.job.id).result
+
     def test_stale_one_does_not_stop_the_batch(self, bench: Bench) -> None:
         """Around a settlement that was fenced off the others are accepted (I15)."""
         grants = [bench.started() for _ in range(3)]

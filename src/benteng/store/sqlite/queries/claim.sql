@@ -3,7 +3,7 @@
 -- Promise   by (priority, due, admission) among the accepted types; each start spends its attempt in this commit, and has a
 --           fence that was drawn after its resources were decided.
 -- Locks     inside the verb's immediate transaction.
--- Order     candidates a type, from the index alone; then row by row: load, decide, take resources, start.
+-- Order     candidates a type, from the index alone; load them; decide; take resources; start.
 
 -- name: candidates
 select seq, priority, due_at
@@ -16,15 +16,20 @@ order by priority, due_at, seq
 limit :limit;
 
 -- name: load
-select *
-from job
-where seq = :seq
-  and state = 'ready';
+select j.seq, j.id, j.state, j.type, j.tier, j.priority, j.due_at, j.available_at, j.expires_at, j.attempts, j.crashes,
+       j.handbacks, j.snoozes, j.starts, j.generation, j.fence, j.waits_for, j.alone, j.origin, j.actor, j.request_id,
+       j.payload, j.payload_sha256, j.operation_key, j.envelope, j.policy_sha256, j.refs, j.summary
+from json_each(:seqs) s
+cross join job j on j.seq = s.value
+where j.state = 'ready';
 
 -- name: start
+-- starts: (seq, fence, token, lease_until) of each.
 update job
-set state = 'running', attempts = attempts + 1, starts = starts + 1, fence = :fence, token = :token, pool = :pool,
-    worker = :worker, lease_until = :lease_until, waits_for = null, woken_at = null, progress = ''
-where seq = :seq
-  and state = 'ready'
-  and fence < :fence;
+set state = 'running', attempts = attempts + 1, starts = starts + 1, fence = json_extract(s.value, '$[1]'),
+    token = json_extract(s.value, '$[2]'), lease_until = json_extract(s.value, '$[3]'), pool = :pool, worker = :worker,
+    waits_for = null, woken_at = null, progress = ''
+from json_each(:starts) s
+where job.seq = json_extract(s.value, '$[0]')
+  and job.state = 'ready'
+  and job.fence < json_extract(s.value, '$[1]');

@@ -2,10 +2,10 @@
 --
 -- Promise   pool, tier and limits of a job always come from here, never from the caller.
 
--- name: one
+-- name: some
 select name, pool, tier, policy, sha256
 from job_type
-where name = :name;
+where name in (select value from json_each(:names));
 
 -- name: all
 select name, pool, tier, policy, sha256

@@ -19,7 +19,7 @@ where seq = :seq
 
 -- name: remove
 delete from job
-where seq = :seq
+where seq in (select value from json_each(:seqs))
   and state = :state;
 
 -- name: record
@@ -29,11 +29,13 @@ set state = :operation_state, freed = :freed, ended = :ended, attempts = :attemp
 where seq = :seq
   and state = 'reserved';
 
--- name: keep_result
+-- name: complete
 update operation
-set result = :result, result_until = :result_until, keep_until = :keep_until
+set state = :operation_state, freed = 0, ended = :ended, attempts = :attempts, crashes = :crashes, starts = :starts,
+    fence = :fence, error = '', rule = '', finished_at = :finished_at, result = :result, result_until = :result_until,
+    keep_until = :keep_until
 where seq = :seq
-  and state = 'completed';
+  and state = 'reserved';
 
 -- name: back
 update job

@@ -28,7 +28,7 @@ where key in (select value from json_each(:keys))
 -- name: release
 update resource
 set holder = null
-where holder = :job_id
+where holder in (select value from json_each(:job_ids))
   and not closed
 returning key;
 
