@@ -59,6 +59,7 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     secrets              where each secret comes from that job types name: {file}, {env} or {credential}
     uid, gid             whom zygote and cells become when the worker is root
     read, write          full paths that MEDIUM and HIGH cells may read, or write, beside what all may
+    exec                 full paths of the programs that MEDIUM and HIGH cells may start
     waive                layers of isolation that `dev` does without; `prod` refuses MEDIUM and HIGH then
     drain_seconds        how long running attempts may finish after SIGTERM
     dsn                  the store's address with this pool's own login; empty: that of the consumer
@@ -74,6 +75,7 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     gid: int | None = None
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    exec: tuple[str, ...] = ()
     waive: frozenset[str] = frozenset()
     drain_seconds: float = 10.0
     dsn: str = ""

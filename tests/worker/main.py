@@ -34,6 +34,7 @@ def main() -> int:
                 "secrets": {name: Source(**each) for name, each in pool.get("secrets", {}).items()},
                 "read": tuple(pool.get("read", ())),
                 "write": tuple(pool.get("write", ())),
+                "exec": tuple(pool.get("exec", ())),
                 "waive": frozenset(pool.get("waive", ())),
             }
         ),

@@ -49,12 +49,13 @@ def live(spawn: Spawn, keep: int, parent: int, configure: Configure, load: Calla
 def walls_of(configure: Configure) -> linux.Walls:
     """Return what this pool's processes may touch. Asked first by the zygote, so that its cells know it."""
     return linux.Walls(
-        read=roots.readable(configure.read),
+        read=configure.read if configure.programs else roots.readable(configure.read),
         listed=(*configure.listed, roots.PACKAGE),
         write=configure.write,
         scratch=configure.scratch,
         own_uid=configure.own_uid,
-        execute=sys.executable if configure.start is Start.EXEC else "",
+        programs=configure.programs,
+        interpreter=sys.executable if configure.start is Start.EXEC else "",
         waive=configure.waive,
     )
 

@@ -39,6 +39,7 @@ class Cell:
     layers  what it said is in force when it said Hello; None before
     looked_at  somebody looks at it from outside; it gets no work until then
     seen_at    when somebody last did;  unseen: it was idle since and nobody has
+    confined  its children live in a namespace of processes, whose first process is its child all its life
     ours  we killed it for the sake of the flight in `culprit` (None: of all): its other residents are not to blame
     """
 
@@ -54,6 +55,7 @@ class Cell:
     looked_at: bool = False
     seen_at: float = 0.0
     unseen: bool = False
+    confined: bool = False
     distrusted: bool = False
     ours: bool = False
     inbox: Inbox = field(default_factory=lambda: Inbox(Line.CELL_BORN))

@@ -24,10 +24,10 @@ from benteng.worker.scratch import Scratch, is_over
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What somebody who is not the cell sees of it: layers in force, if that was asked, its children, its threads."""
+    """What somebody who is not the cell sees of it: layers in force, if that was asked; processes below it; threads."""
 
     layers: frozenset[str]
-    children: int
+    below: int
     threads: int
 
 
@@ -134,7 +134,7 @@ class Own:
         del cell
         pid = system.pid_behind(pidfd)
         seen = observe.seen(pid) if layers else frozenset[str]()
-        return Sight(seen, len(system.children_of(pid)), len(system.threads_of(pid)))
+        return Sight(seen, system.descendants_of(pid), len(system.threads_of(pid)))
 
     def signal(self, pidfd: int, number: int) -> None:
         """Signal its group if the pidfd means the group's leader, else the process."""

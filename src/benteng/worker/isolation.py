@@ -16,10 +16,11 @@ from typing import Final, Protocol
 from benteng.errors import PolicyError
 from benteng.policy import Tier
 from benteng.worker.pool import Pool
-from benteng.worker.sandbox import basic, layers, probe, roots
+from benteng.worker.sandbox import basic, layers, probe, programs, roots
 from benteng.worker.sandbox.layers import LAYERS, Seen
 
 VIOLATION: Final = "a system call that no job needs; the kernel ended the cell (SIGSYS)"
+PROCESSES: Final = "pid_namespace"
 ARRANGED: Final = frozenset({"environment", "store_unreadable", "sized_scratch", "fork_per_job"})
 """Layers that the supervisor makes by the way it works; `check` looks whether the store is out of reach."""
 
@@ -90,6 +91,7 @@ def check(site: Site, say: Say) -> frozenset[str]:
     _check_waivers(site, say)
     _check_roots(site)
     there = held(contained=bool(site.contained))
+    _check_programs(site, there, say)
     for tier in sorted(site.contained, key=lambda tier: tier.rank):
         _check_layers(site, tier, there, say)
     return there
@@ -122,6 +124,28 @@ def _check_roots(site: Site) -> None:
     if any(roots.exposes(root, secret) for root in given for secret in site.secrets):
         text = f"what opens the store, or a key, lies in a directory that cells of pool {site.pool.name} may read"
         raise PolicyError("W-roots", text, fix="move it out of the application's, artifacts' and readable directories")
+
+
+def needs(pool: Pool, holding: frozenset[str]) -> frozenset[str]:
+    """Return the layers that cells of a pool must have beside what their tier requires, as far as the host has them."""
+    return frozenset({PROCESSES}) & holding if pool.exec else frozenset()
+
+
+def _check_programs(site: Site, there: frozenset[str], say: Say) -> None:
+    """What a pool may start must be there, and what it starts must end with its cell."""
+    pool = site.pool
+    if not pool.exec:
+        return
+    if not site.contained:
+        fix = "take `exec` out, or give the types a higher tier"
+        raise PolicyError("W-exec", f"pool {pool.name} has LOW types alone, which start what they like", fix=fix)
+    programs.check(pool.name, pool.exec)
+    if PROCESSES in there:
+        return
+    text = f"what jobs of pool {pool.name} start may outlive them for a moment: this host has no {PROCESSES}"
+    if not site.dev:
+        raise PolicyError("W-layers", text, fix="let the worker's user make user namespaces, or take `exec` out")
+    say("warning", rule="W-layers", why=f"{text}; prod refuses that")
 
 
 def _check_layers(site: Site, tier: Tier, there: frozenset[str], say: Say) -> None:

@@ -28,7 +28,8 @@ from benteng.worker.judgement import Judge, Settler
 from benteng.worker.keeper_child import KeeperChild
 from benteng.worker.nursery import Nest
 from benteng.worker.pool import Pool
-from benteng.worker.sandbox import system
+from benteng.worker.sandbox import roots, system
+from benteng.worker.sandbox.programs import Programs, resolve
 from benteng.worker.scratch import Scratch
 from benteng.worker.supervisor import INTERNAL, REFUSED, UNAVAILABLE, Plan, Supervisor, Tend
 from benteng.worker.vault import Vault
@@ -107,7 +108,7 @@ def _run(settings: WorkerSettings) -> int:
         hatchery = _hatchery(settings)
         tend = _keeper(settings, stack)
         rng = SystemRandom()
-        means = Means(_nest(settings), settings.lock, hatchery, rng, settings.say)
+        means = Means(_nest(settings, held), settings.lock, hatchery, rng, settings.say)
         trust = TrustRoots({}) if settings.trust_path is None else load_trust(settings.trust_path)
         judge, settler = Judge(settings.lock, trust), Settler(settings.lock, rng)
         return Supervisor(_plan(settings, tend, held), store, judge, settler, means).run()
@@ -234,19 +235,33 @@ def _nobody(now: float) -> frozenset[int]:
     return frozenset()
 
 
-def _nest(settings: WorkerSettings) -> Nest:
+def _nest(settings: WorkerSettings, held: frozenset[str]) -> Nest:
     paths = tuple(str(path.resolve()) for path in (settings.cwd, *settings.paths))
     artifacts = "" if settings.artifact_dir is None else str(settings.artifact_dir.resolve())
     tiers = [policy.tier for policy in settings.types.values()]
+    programs = _programs(settings, paths)
     return Nest(
         pool=settings.pool,
         app=settings.app,
         paths=paths,
         cwd=paths[0],
         artifacts=artifacts,
+        programs=programs,
+        needs=isolation.needs(settings.pool, held),
         shut=isolation.shut(tiers),
         secrets=_secrets(settings),
     )
+
+
+def _programs(settings: WorkerSettings, paths: tuple[str, ...]) -> Programs:
+    """Return what cells may start, and what they may read then; nothing of a pool without a list. Tells what it is."""
+    pool = settings.pool
+    if not pool.exec:
+        return Programs()
+    listed, readable = roots.application(paths, _secrets(settings))
+    found = resolve(pool.name, pool.exec, (*roots.DATA, *roots.python(), *readable, *pool.read))
+    settings.say("programs", pool=pool.name, run=" ".join(found.run), libraries=len(found.read))
+    return Programs(found.run, found.read, (*listed, *found.listed))
 
 
 def _hatchery(settings: WorkerSettings) -> Hatchery:

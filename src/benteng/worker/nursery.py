@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from benteng.worker.cells import Cell
 from benteng.worker.hatchery import Hatchery
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import roots
+from benteng.worker.sandbox.programs import Programs
 from benteng.worker.wire import Configure, Inbox, Line, Outbox
 
 DESCRIPTORS_MAX = 16
@@ -45,6 +46,8 @@ class Nest:
     app    `module:attribute`;  paths: directories that are put first on sys.path;  cwd: where it is imported
     artifacts  directory of artifact files, or ""
     secrets  what no cell may read, also if it lies among the app's files
+    programs  what its cells may start, and all that they may read then; of a pool without a list: nothing
+    needs  layers that its cells above LOW must have beside what their tier requires
     shut   no type of the pool is LOW: the zygote is shut in before it imports the app
     """
 
@@ -53,13 +56,15 @@ class Nest:
     paths: tuple[str, ...]
     cwd: str
     artifacts: str
+    programs: Programs = field(default_factory=Programs)
+    needs: frozenset[str] = frozenset()
     shut: bool = False
     secrets: tuple[Path, ...] = ()
 
     def configure(self, *, apart: bool) -> Configure:
         """Return what the zygote is told. `apart`: its uid has no other files than the pool's."""
-        pool = self.pool
-        listed, readable = roots.application(self.paths, self.secrets)
+        pool, programs = self.pool, self.programs
+        listed, readable = (programs.listed, programs.read) if programs.run else self._readable()
         return Configure(
             app=self.app,
             paths=self.paths,
@@ -68,13 +73,18 @@ class Nest:
             artifacts=self.artifacts,
             uid=pool.uid,
             gid=pool.gid,
-            read=(*readable, *((self.artifacts,) if self.artifacts else ()), *pool.read),
+            read=(*readable, *((self.artifacts,) if self.artifacts else ())),
             listed=listed,
             write=pool.write,
             waive=pool.waive,
             shut=self.shut,
             own_uid=apart,
+            programs=programs.run,
         )
+
+    def _readable(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        listed, readable = roots.application(self.paths, self.secrets)
+        return listed, (*readable, *self.pool.read)
 
 
 class Nursery:

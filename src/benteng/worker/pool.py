@@ -59,6 +59,7 @@ class Pool:
     env               names of variables that handlers see, beside ENV_ALWAYS; never secrets
     secrets           where each secret comes from that types of the pool name
     read, write       what cells of MEDIUM and HIGH may read, and what they may write, beside what all may: full paths
+    exec              full paths of the programs that cells of MEDIUM and HIGH may start; none: they start nothing
     waive             layers that are not put in force, for `dev` alone: MEDIUM and HIGH jobs are not contained then
     uid, gid          whom zygote and cells become when the worker is root; None: nobody else
     drain_seconds     how long running attempts may finish after SIGTERM
@@ -75,6 +76,7 @@ class Pool:
     secrets: Mapping[str, Source] = field(default_factory=dict[str, Source])
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    exec: tuple[str, ...] = ()
     waive: frozenset[str] = frozenset()
     uid: int | None = None
     gid: int | None = None

@@ -162,6 +162,7 @@ class Configure(_Message, frozen=True, tag=True):
     """The first thing a zygote hears: what to import, as whom, and shut in by what. Holds nothing of the store.
 
     shut: the zygote itself is shut in, before the import; cells of MEDIUM and HIGH are in any case.
+    programs: what these may start; with it, read and listed are all that they may read.
     scratch: where its cells' directories are; the zygote fills it in, since only its own host knows it.
     """
 
@@ -179,6 +180,7 @@ class Configure(_Message, frozen=True, tag=True):
     waive: frozenset[str] = frozenset()
     shut: bool = False
     own_uid: bool = False
+    programs: tuple[str, ...] = ()
 
 
 class Spawn(_Message, frozen=True, tag=True):

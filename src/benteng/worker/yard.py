@@ -396,10 +396,14 @@ class Yard:
 
     def _let_work(self, cell: Cell, sight: Sight, now: float) -> None:
         said = cell.layers or frozenset[str]()
-        lacking = isolation.lacking(TIERS[cell.lane.kind], said, sight.layers, self._means.nest.pool.waive)
+        nest, above_low = self._means.nest, cell.lane.kind is not Kind.WIDE
+        lacking = [*isolation.lacking(TIERS[cell.lane.kind], said, sight.layers, nest.pool.waive)]
+        if above_low:
+            lacking += sorted(nest.needs - sight.layers)
         if lacking:
             self._distrust(cell, f"a cell without {', '.join(lacking)}", now)
             return
+        cell.confined = above_low and isolation.PROCESSES in sight.layers
         cell.hello()
         self._since.pop(cell.number, None)
 
@@ -641,7 +645,7 @@ def lanes_of(pool: Pool, policies: Mapping[str, TypePolicy]) -> list[Lane]:
 
 def _has_company(cell: Cell, sight: Sight) -> bool:
     """Whether processes, or threads of a cell that makes one attempt at a time, are left of an ended attempt."""
-    return sight.children > 0 or (cell.lane.kind is not Kind.WIDE and sight.threads > 1)
+    return sight.below > cell.confined or (cell.lane.kind is not Kind.WIDE and sight.threads > 1)
 
 
 def describe(status: int) -> str:

@@ -30,9 +30,9 @@ from benteng.redact import clean_line
 from benteng.task import Registry
 from benteng.worker import cell as cells
 from benteng.worker import loading, wire
-from benteng.worker.pool import Start
+from benteng.worker.pool import Kind, Start
 from benteng.worker.program import program
-from benteng.worker.sandbox import basic, capabilities, linux, system
+from benteng.worker.sandbox import basic, capabilities, linux, namespaces, processes, system
 from benteng.worker.wire import Configure, Inbox, Line, Spawn
 
 SWEEP_SECONDS = 0.5
@@ -201,6 +201,8 @@ class Zygote:
         os.close(pidfd)
 
     def _be_cell(self, spawn: Spawn, line: int, parent: int) -> NoReturn:
+        if self._config.programs:
+            _confine(spawn.kind)
         if self._config.start is Start.EXEC:
             _exec_cell(self._config, spawn, line)
         cells.live(spawn, line, parent, self._config, lambda: self._registry)
@@ -254,6 +256,13 @@ class Zygote:
             os._exit(0)
 
 
+def _confine(kind: Kind) -> None:
+    """Have what a cell above LOW starts end with it, where the host lets us."""
+    if kind is not Kind.WIDE and capabilities.held():
+        processes.leave()
+    capabilities.drop()
+
+
 def _next_dead() -> int | None:
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -284,7 +293,9 @@ def _become(configure: Configure) -> None:
     if configure.shut:
         linux.leave_host()
     if configure.uid is not None and configure.gid is not None and os.getuid() == 0:
-        capabilities.become(configure.uid, configure.gid)
+        (capabilities.become_keeping if configure.programs else capabilities.become)(configure.uid, configure.gid)
+    if configure.programs:
+        _own_users()
     if not system.no_new_privileges():
         raise OSError("the kernel does not confirm no_new_privs")
     os.umask(0o077)
@@ -292,6 +303,15 @@ def _become(configure: Configure) -> None:
     linux.prepare(walls)
     if configure.shut:
         linux.enter_pool(walls)
+
+
+def _own_users() -> None:
+    """Keep one capability, over what is made from here on; none where the host forbids it (isolation.check said so)."""
+    try:
+        namespaces.own_users()
+        capabilities.hold(1 << capabilities.CAP_SYS_ADMIN)
+    except OSError:
+        capabilities.drop()
 
 
 def _in_throwaway(configure: Configure) -> dict[str, TypePolicy]:

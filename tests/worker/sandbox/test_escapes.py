@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import select
+import signal
 import socket
 import time
 from pathlib import Path
@@ -71,24 +74,32 @@ def other_root(scene, attempt):
 
 def program(scene, attempt):
     """Another program runs as the cell, or below it; its command line is there a moment after the spawn returns."""
-    until = time.monotonic() + patience(attempt)
-    while not (found := any(_program(pid) for pid in (attempt.pid, *descendants(attempt.pid)))):
-        if time.monotonic() > until:
-            break
-    return found
+    until, longer = time.monotonic() + patience(attempt), time.monotonic() + 10
+    while True:
+        found = [_program(pid) for pid in (attempt.pid, *descendants(attempt.pid))]
+        if True in found or time.monotonic() > (longer if None in found else until):
+            return True in found
 
 
 def _program(pid):
+    """Whether a program runs there; None when one may be about to: env and the loader may run, and then fail."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        command, maps = Path(f"/proc/{pid}/cmdline").read_bytes(), Path(f"/proc/{pid}/maps").read_text()
     except OSError:
         return False
+    if command.startswith(b"env\0") or (command.startswith(b"ld\0") and not re.search("/(sleep|helper|python)", maps)):
+        return None
     return command.endswith((b"1000\0", b"time.sleep(1000)\0", b"/script\0"))
 
 
 def child(scene, attempt):
     zygote = attempt.zygote
-    return any(pid != attempt.pid and status(pid).get("State", "Z")[0] != "Z" for pid in descendants(zygote))
+    return any(pid != attempt.pid and _lives(status(pid)) for pid in descendants(zygote))
+
+
+def _lives(found):
+    """Whether it runs, and is not the first process of a namespace, which is ours."""
+    return found.get("State", "Z")[0] != "Z" and not found["NSpid"].endswith("\t1")
 
 
 def signalled(scene, attempt):
@@ -165,7 +176,7 @@ def key_there(scene, attempt):
 def namespace(*names):
     def other(scene, attempt):
         pids = (attempt.pid, *descendants(attempt.pid))
-        return any(_namespace(pid, name) != _namespace("self", name) for pid in pids for name in names)
+        return any(_namespace(pid, name) != _namespace(attempt.zygote, name) for pid in pids for name in names)
 
     return other
 
@@ -256,6 +267,11 @@ WITNESSES = {
             "execute_from_memory",
             "execute_by_loader",
             "execute_interpreter",
+            "execute_interpreter_by_loader",
+            "execute_program_of_app",
+            "execute_program_of_app_by_loader",
+            "execute_by_listed_program",
+            "execute_copy_of_listed_program",
             "execute_in_child",
         ],
         program,
@@ -395,9 +411,9 @@ def scenes():
         scene.close()
 
 
-def got_out(scene, shut, vector):
+def got_out(scene, shut, vector, programs=()):
     """Run a vector and look; put the outside back afterwards."""
-    attempt = scene.attempt(shut, vector)
+    attempt = scene.attempt(shut, vector, programs)
     try:
         return WITNESSES[vector](scene, attempt), attempt.said
     except OSError:
@@ -425,6 +441,58 @@ def test_no_vector_leaves_a_cell(scenes, kind, vector):
 
     assert free, f"proves nothing: {vector} does not work without a cell either: {said}"
     assert {"import": vector in IMPORT_MAY, "medium": False, "high": False} == found
+
+
+FORKS = ("fork", "fork_daemon", "fork_by_number", "fork_by_clone")
+LISTED = ("/usr/bin/env",)
+"""What the pool lists in the tests below: a program that starts others, if it is let."""
+
+
+def cases_with_list():
+    """Return the same without the rarest kind, and only one of the others in the fast set: the walls are the same."""
+    found = [each.values for each in cases() if each.values[0] != "root"]
+    return [pytest.param(*each, marks=() if each[0] == "own_uid" else (pytest.mark.long,)) for each in found]
+
+
+@pytest.mark.parametrize("kind, vector", cases_with_list())
+def test_no_vector_leaves_a_cell_with_a_list_of_programs(scenes, kind, vector):
+    """Beside the processes that it may make, a list opens nothing: neither to a cell, nor to the import before it."""
+    scene = scenes(kind)
+
+    found = {shut: got_out(scene, shut, vector, LISTED)[0] for shut in ("import", "high")}
+
+    assert {"import": vector in IMPORT_MAY, "high": vector in FORKS} == found
+
+
+@pytest.mark.parametrize("kind", ["own_uid", "ordinary"])
+@pytest.mark.parametrize("vector", FORKS)
+def test_what_a_cell_started_ends_with_it(scenes, kind, vector):
+    """The kernel ends it, also what left its parents, its session and its group: nobody but the cell is killed."""
+    scene = scenes(kind)
+    attempt = scene.attempt("high", vector, LISTED)
+    started = [os.pidfd_open(pid) for pid in descendants(attempt.pid)]
+
+    os.kill(attempt.pid, signal.SIGKILL)
+
+    assert len(started) >= 2, attempt.said  # the first process of the namespace, and what the vector made
+    for pidfd in started:
+        assert select.select([pidfd], [], [], 10)[0], "it outlived its cell"
+        os.close(pidfd)
+    attempt.close()
+    scene.reset()
+
+
+@pytest.mark.parametrize("kind", ["own_uid", "ordinary"])
+def test_a_listed_program_runs(scenes, kind):
+    """The list opens what it names; without one there is nothing to be proved by the other programs."""
+    said = {}
+    for programs in ((), LISTED):
+        attempt = scenes(kind).attempt("high", "run_listed", programs)
+        said[programs] = attempt.said
+        attempt.close()
+
+    assert "did" == said[LISTED]
+    assert "did" != said[()]
 
 
 VIOLATIONS = (

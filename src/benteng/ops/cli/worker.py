@@ -91,6 +91,7 @@ def pool_of(config: Config, name: str, concurrency: int | None) -> Pool:
         gid=found.gid,
         read=found.read,
         write=found.write,
+        exec=found.exec,
         waive=found.waive,
         drain_seconds=found.drain_seconds,
     )

@@ -18,6 +18,8 @@ PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 NUMBERS_MAX: Final = 64
 CAP_SETPCAP: Final = 8
+CAP_SYS_ADMIN: Final = 21
+PR_SET_KEEPCAPS: Final = 8
 
 
 class _Header(ctypes.Structure):
@@ -39,6 +41,23 @@ def become(uid: int, gid: int) -> None:
         raise OSError(errno.EPERM, "the user did not change")
 
 
+def become_keeping(uid: int, gid: int) -> None:
+    """As `become`, but keep the capability to make a namespace of users. Raises OSError."""
+    system.prctl(PR_SET_KEEPCAPS, 1)
+    become(uid, gid)
+    system.prctl(PR_SET_KEEPCAPS, 0)
+    hold(1 << CAP_SYS_ADMIN)
+
+
+def hold(bits: int) -> None:
+    """Have these capabilities and no other. Raises OSError, also when it did not hold."""
+    low, high = bits & 0xFFFF_FFFF, bits >> 32
+    sets = _Sets(effective_0=low, permitted_0=low, effective_1=high, permitted_1=high)
+    syscalls.call("capset", _Header(VERSION_3, 0), sets)
+    if held() != bits:
+        raise OSError(errno.EPERM, "the capabilities are not those that were asked for")
+
+
 def limit() -> None:
     """Take every capability out of the bounding set, where the right to do so is there. Before `become`."""
     if not held() >> CAP_SETPCAP & 1:
@@ -55,9 +74,7 @@ def limit() -> None:
 def drop() -> tuple[str, ...]:
     """Give up all capabilities; return the layer. Raises OSError, also when one is left."""
     system.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    syscalls.call("capset", _Header(VERSION_3, 0), _Sets())
-    if held():
-        raise OSError(errno.EPERM, "a capability is left")
+    hold(0)
     return ("capabilities",)
 
 

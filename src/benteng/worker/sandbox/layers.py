@@ -91,6 +91,9 @@ LAYERS: Final[Mapping[str, LayerRow]] = MappingProxyType(
         ),
         "network_namespace": LayerRow(_NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "a network with nothing in it"),
         "ipc_namespace": LayerRow(_NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "shared memory of its own"),
+        "pid_namespace": LayerRow(
+            _NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "in pools with `exec`: what a job starts ends with its cell"
+        ),
         "own_uid": LayerRow(_USED, _USED, _R, Missing.LOUD_IN_DEV, _SUPERVISOR, "a uid that owns nothing else"),
         "sized_scratch": LayerRow(
             _NO, _R, _R, Missing.REFUSE, _SUPERVISOR, "it is measured each second; a cell that filled it is ended"

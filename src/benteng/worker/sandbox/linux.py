@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benteng.policy import Tier
-from benteng.worker.sandbox import capabilities, landlock, namespaces, roots, seccomp, syscalls, system
+from benteng.worker.sandbox import capabilities, landlock, namespaces, processes, roots, seccomp, syscalls, system
 from benteng.worker.sandbox.seccomp import Filter, Layer
 
 PROCESSES_MAX: Final = 1024
@@ -29,7 +29,8 @@ class Walls:
     write      what all may write, beside each cell's scratch: from the pool's settings
     scratch    the directory in which the cells' scratch directories are made
     own_uid    the uid has no other files than the pool's
-    execute    the zygote may start programs: its own interpreter, for cells that are exec'd
+    programs   what cells may start, with its loaders; what they may read has no other program in it then
+    interpreter  what the zygote may start: its own interpreter, for cells that are exec'd
     waive      layers that the pool's settings do without, in `dev`
     """
 
@@ -38,7 +39,8 @@ class Walls:
     write: tuple[str, ...] = ()
     scratch: str = ""
     own_uid: bool = False
-    execute: str = ""
+    programs: tuple[str, ...] = ()
+    interpreter: str = ""
     waive: frozenset[str] = frozenset()
 
 
@@ -51,16 +53,24 @@ def leave_host() -> tuple[str, ...]:
 
 def enter_pool(walls: Walls) -> tuple[str, ...]:
     """Shut this zygote in, for ever; return the layers. After the change of uid, before the app. Raises OSError."""
-    layers = [*capabilities.drop()]
+    layers: list[str] = []
+    if not walls.programs:  # else one capability is left, which reaches nothing of the host: see processes.py
+        layers += capabilities.drop()
     if not system.no_new_privileges():
         raise OSError("the kernel does not confirm no_new_privs")
-    if walls.own_uid:
+    if walls.own_uid or walls.programs:
         resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
     version = landlock.abi()
     given = list(roots.grants((*walls.read, _own_proc()), (*walls.write, walls.scratch), walls.listed))
-    if walls.execute:
-        given += [landlock.Grant(path, landlock.Access.EXECUTE) for path in (walls.execute, *roots.LOADERS)]
-    wanted = Filter(Layer.POOL, execute=bool(walls.execute), own_uid=walls.own_uid, landlock_abi=version)
+    own = (walls.interpreter, *roots.LOADERS) if walls.interpreter else ()
+    given += _executable((*own, *walls.programs))
+    wanted = Filter(
+        Layer.POOL,
+        execute=bool(own or walls.programs),
+        processes=bool(walls.programs),
+        own_uid=walls.own_uid,
+        landlock_abi=version,
+    )
     return (*layers, *_put_up(walls, given, wanted))
 
 
@@ -68,8 +78,12 @@ def enter_job(walls: Walls, tier: Tier, scratch: str) -> tuple[str, ...]:
     """Shut this cell in, for ever, with only its own scratch to write; return the layers. Raises OSError."""
     layers = [*capabilities.drop()]
     version = landlock.abi()
-    given = roots.grants(walls.read, (*walls.write, scratch), walls.listed)
+    given = (*roots.grants(walls.read, (*walls.write, scratch), walls.listed), *_executable(walls.programs))
     return (*layers, *_put_up(walls, given, job_filter(walls, tier, version)))
+
+
+def _executable(paths: Iterable[str]) -> list[landlock.Grant]:
+    return [landlock.Grant(path, landlock.Access.EXECUTE) for path in paths]
 
 
 def _put_up(walls: Walls, given: Iterable[landlock.Grant], wanted: Filter) -> tuple[str, ...]:
@@ -77,6 +91,8 @@ def _put_up(walls: Walls, given: Iterable[landlock.Grant], wanted: Filter) -> tu
     layers: tuple[str, ...] = ()
     if "landlock_files" not in walls.waive:
         layers += landlock.restrict(given, wanted.landlock_abi)
+    if walls.programs and wanted.layer is Layer.JOB:
+        processes.start_first()
     if "seccomp" not in walls.waive:
         layers += (*seccomp.install(wanted), "no_network")
     return layers
@@ -87,6 +103,8 @@ def job_filter(walls: Walls, tier: Tier, version: int) -> Filter:
     return Filter(
         Layer.JOB,
         kill=tier is Tier.HIGH,
+        execute=bool(walls.programs),
+        processes=bool(walls.programs),
         own_uid=walls.own_uid,
         landlock_abi=version,
         pid=os.getpid() if version < landlock.ABI_SCOPE else 0,

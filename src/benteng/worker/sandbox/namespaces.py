@@ -1,4 +1,4 @@
-"""An empty network and an IPC of its own for a zygote and its cells: a second wall behind the system-call filter.
+"""An empty network, an IPC and users of its own for a zygote and its cells: walls behind the system-call filter.
 
 Root makes them directly; an ordinary user by way of a user namespace, which many hosts forbid. Whoever cannot have
 them goes on without: they are used when present, never required (layers.py).
@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from benteng.worker.sandbox import syscalls
+from benteng.worker.sandbox import syscalls, system
 
 CLONE_NEWIPC: Final = 0x0800_0000
 CLONE_NEWUSER: Final = 0x1000_0000
@@ -29,6 +29,17 @@ def enter() -> tuple[str, ...]:
     except OSError:
         return ()
     return ("network_namespace", "ipc_namespace")
+
+
+def own_users() -> None:
+    """Be the same user in a namespace of users of one's own: what can be done in it reaches nothing of the host.
+
+    There is every capability then, over what is made later; to be dropped. Raises OSError where the host forbids it.
+    """
+    system.prctl(system.PR_SET_DUMPABLE, 1)  # after a change of uid our own files in /proc are root's
+    uid, gid = os.getuid(), os.getgid()
+    syscalls.call("unshare", CLONE_NEWUSER)
+    _keep_identity(uid, gid)
 
 
 def _keep_identity(uid: int, gid: int) -> None:

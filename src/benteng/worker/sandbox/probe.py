@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import tempfile
@@ -17,11 +18,24 @@ from pathlib import Path
 from typing import Final
 
 from benteng.policy import Tier
-from benteng.worker.sandbox import basic, capabilities, landlock, linux, namespaces, roots, seccomp, syscalls, system
+from benteng.worker.sandbox import (
+    basic,
+    capabilities,
+    landlock,
+    linux,
+    namespaces,
+    processes,
+    roots,
+    seccomp,
+    syscalls,
+    system,
+)
 from benteng.worker.sandbox.seccomp import Filter, Layer
 
 SECRET: Final = b"not for cells"
 NOBODY: Final = 65_534
+ENDS_SECONDS: Final = 5
+"""How long a trial waits for what must come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +158,39 @@ def _namespaces(place: Place) -> bool:
         return differ and _refused(lambda: socket.create_connection(server.getsockname(), 1).close())
 
 
+def _pid_namespace(place: Place) -> bool:
+    """A process that left its parents and its session is gone when the process that began it all is."""
+    lasting = place.scratch / "lasting"
+    os.mkfifo(lasting)
+    reader = os.open(lasting, os.O_RDONLY | os.O_NONBLOCK)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _leave_a_daemon(lasting)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    select.select([reader], [], [], ENDS_SECONDS)
+    started = os.read(reader, 1) == b"d"
+    select.select([reader], [], [], ENDS_SECONDS)
+    return started and os.read(reader, 1) == b""
+
+
+def _leave_a_daemon(lasting: Path) -> None:
+    namespaces.own_users()
+    processes.leave()
+    processes.start_first()
+    said = os.open(lasting, os.O_WRONLY)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.alarm(2 * ENDS_SECONDS)
+            os.write(said, b"d")
+            signal.pause()
+        os._exit(0)
+    os.wait()
+
+
 def _own_uid(place: Place) -> bool:
     """Root can become another user for ever, and cannot read root's files then."""
     if os.getuid() != 0:
@@ -177,6 +224,7 @@ TRIALS: Final[dict[str, Trial]] = {
     "landlock_scopes": _landlock_scopes,
     "network_namespace": _namespaces,
     "ipc_namespace": _namespaces,
+    "pid_namespace": _pid_namespace,
     "own_uid": _own_uid,
     "together": _together,
 }

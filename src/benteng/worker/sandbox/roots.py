@@ -15,12 +15,10 @@ from typing import Final
 
 from benteng.worker.sandbox.landlock import Access, Grant
 
-SYSTEM: Final = (
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/local/lib",
+LIBRARIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+"""The system's libraries, and programs that lie between them; a pool with a list of programs opens none as a whole."""
+
+DATA: Final = (
     "/usr/share/zoneinfo",
     "/usr/share/locale",
     "/usr/share/ca-certificates",
@@ -53,17 +51,17 @@ LOADERS: Final = (
 
 
 def python() -> tuple[str, ...]:
-    """Return the directories of this interpreter and its packages."""
+    """Return the directories of this interpreter's modules and packages."""
     places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    shared = sysconfig.get_config_var("LIBDIR")
-    found = [*places, *((shared,) if isinstance(shared, str) else ()), f"{PACKAGE}/benteng"]
-    found += [f"{prefix}/pyvenv.cfg" for prefix in {sys.prefix, sys.base_prefix}]
+    found = [*places, f"{PACKAGE}/benteng", *(f"{prefix}/pyvenv.cfg" for prefix in (sys.prefix, sys.base_prefix))]
     return tuple(dict.fromkeys(place for place in found if place))
 
 
 def readable(given: Iterable[str]) -> tuple[str, ...]:
     """Return all that a cell may read: of system and interpreter, and what the worker gives it."""
-    return outermost((*SYSTEM, *python(), *given))
+    shared = sysconfig.get_config_var("LIBDIR")
+    own = (shared,) if isinstance(shared, str) else ()
+    return outermost((*LIBRARIES, *own, *DATA, *python(), *given))
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ PR_SET_SECCOMP: Final = 22
 SET_MODE_FILTER: Final = 1
 
 CLONE_THREAD: Final = 0x0001_0000
+CLONE_NEWPID: Final = 0x2000_0000
 CLONE_NEW: Final = 0x7E02_0080
 """NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME."""
 
@@ -84,7 +85,7 @@ BANS: Final = (
         "mount umount2 pivot_root chroot open_tree move_mount fsopen fsconfig fsmount fspick mount_setattr "
         "open_by_handle_at quotactl quotactl_fd swapon swapoff",
     ),
-    Ban("makes or enters a namespace", Refusal.VIOLATION, "unshare setns"),
+    Ban("enters a namespace", Refusal.VIOLATION, "setns"),
     Ban(
         "programs or administers the kernel",
         Refusal.VIOLATION,
@@ -145,10 +146,22 @@ ARGUMENTS: Final = (
 )
 """Refused in every layer unless the arguments are these."""
 
-JOB: Final = (
+NAMESPACES: Final = (Rule("unshare", Refusal.VIOLATION, why="makes a namespace"),)
+"""Refused but to the zygote of a pool with a list of programs."""
+
+PROCESS_NAMESPACES: Final = (
+    Rule("unshare", Refusal.VIOLATION, (OneOf(0, (CLONE_NEWPID,)),), "none but of processes, one for each cell"),
+)
+"""Refused to the zygote of such a pool."""
+
+PROCESSES: Final = (
     Rule("clone", Refusal.DENIED, (AnyBits(0, CLONE_THREAD),), "threads, but no processes"),
     Rule("fork", Refusal.DENIED, why="no processes"),
     Rule("vfork", Refusal.DENIED, why="no processes"),
+)
+"""Refused to a cell where no program may be started."""
+
+JOB: Final = (
     Rule("seccomp", Refusal.VIOLATION, why="a second listener could answer for the first (egress.md 3)"),
     Rule("prctl", Refusal.VIOLATION, (NoneOf(0, (PR_SET_SECCOMP,)),), "as seccomp"),
     Rule("prctl", Refusal.DENIED, (OneOf(0, PRCTL_OPTIONS),), "what ties it to its parent stays"),
@@ -198,7 +211,9 @@ def as_markdown() -> str:
     groups = (
         ("always", (*ARGUMENTS, *(rule for ban in BANS for rule in ban.rules()))),
         ("in a cell", JOB),
-        ("without a list of programs", EXECUTE),
+        ("in a cell without a list of programs", PROCESSES),
+        ("without a list of programs", (*EXECUTE, *NAMESPACES)),
+        ("before the fork of a cell with one", PROCESS_NAMESPACES),
         ("without an own uid", METADATA),
         ("before Landlock 3", WITHOUT_TRUNCATE),
         ("before Landlock 6", without_scopes(0)),
@@ -226,7 +241,8 @@ class Filter:
     """One filter.
 
     kill           a violation ends the process by SIGSYS, instead of an error
-    execute        programs may be started
+    execute        programs may be started: those that Landlock lets through
+    processes      processes may be made by a cell, and by its zygote the namespace that they live in
     own_uid        the uid has no other files than the job's
     landlock_abi   the version that is in force beside it; what that leaves open is refused here
     pid            the process that it is for, where signals must be refused here
@@ -235,18 +251,22 @@ class Filter:
     layer: Layer
     kill: bool = False
     execute: bool = False
+    processes: bool = False
     own_uid: bool = False
     landlock_abi: int = 0
     pid: int = 0
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules in the order in which they are asked: calls that are made often come first."""
+        in_cell = self.layer is Layer.JOB
         return (
             *ARGUMENTS,
-            *(JOB if self.layer is Layer.JOB else ()),
+            *(PROCESSES if in_cell and not self.processes else ()),
+            *(JOB if in_cell else ()),
+            *(PROCESS_NAMESPACES if self.processes and not in_cell else NAMESPACES),
             *(METADATA if not self.own_uid else ()),
             *(WITHOUT_TRUNCATE if self.landlock_abi < landlock.ABI_TRUNCATE else ()),
-            *(without_scopes(self.pid) if self.layer is Layer.JOB and self.landlock_abi < landlock.ABI_SCOPE else ()),
+            *(without_scopes(self.pid) if in_cell and self.landlock_abi < landlock.ABI_SCOPE else ()),
             *(EXECUTE if not self.execute else ()),
             *(rule for ban in BANS for rule in ban.rules()),
         )

@@ -70,6 +70,12 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def descendants_of(pid: int) -> int:
+    """Return how many processes there are below a process: its children, theirs, and so on."""
+    children = children_of(pid)
+    return len(children) + sum(descendants_of(child) for child in children)
+
+
 def threads_of(pid: int) -> list[int]:
     """Return the ids of the threads of a process; none when it is gone."""
     try:

@@ -15,7 +15,17 @@ import sys
 sys.path[:0] = json.loads(sys.argv[1])
 
 from benteng.policy import LIMITS, Tier  # noqa: E402 - found by the line above
-from benteng.worker.sandbox import Spec, basic, capabilities, linux, roots, system  # noqa: E402
+from benteng.worker.sandbox import (  # noqa: E402
+    Spec,
+    basic,
+    capabilities,
+    linux,
+    namespaces,
+    processes,
+    programs,
+    roots,
+    system,
+)
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 import vectors  # noqa: E402
@@ -25,10 +35,15 @@ shut = scene["shut"]
 limits = LIMITS[Tier.HIGH].__class__(
     attempts_max=1, crashes_max=1, memory_bytes_max=256 << 20, file_bytes_max=16 << 20, open_files_max=64
 )
+given = (scene["app"], *json.loads(sys.argv[1]))
+listed = scene["programs"]
+found = programs.resolve("test", listed, (*roots.DATA, *roots.python(), *given)) if listed else programs.Programs()
 walls = linux.Walls(
-    read=roots.readable((scene["app"], *json.loads(sys.argv[1]))),
+    read=found.read if listed else roots.readable(given),
+    listed=found.listed,
     scratch=scene["scratch_root"],
     own_uid=scene["own_uid"],
+    programs=found.run,
 )
 
 
@@ -40,7 +55,10 @@ def main():
     if shut != "nothing":
         capabilities.limit()  # no namespaces: they are optional, so the worst case is without
         if scene["own_uid"]:
-            capabilities.become(scene["uid"], scene["uid"])
+            (capabilities.become_keeping if listed else capabilities.become)(scene["uid"], scene["uid"])
+        if listed:
+            namespaces.own_users()
+            capabilities.hold(1 << capabilities.CAP_SYS_ADMIN)
         linux.enter_pool(walls)
     control.send(b"ready")
     while True:
@@ -72,6 +90,8 @@ def attempt(message, descriptors, parent):
     scene.update(message)
     scene["passed"], scene["passed6"] = (*passed, -1, -1)[:2]
     if shut in ("medium", "high"):
+        if listed:
+            processes.leave()
         if not passed:
             basic.enter(Spec(parent, line, limits, 1, scene["scratch"]))
             line = basic.KEPT

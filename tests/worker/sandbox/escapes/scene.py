@@ -121,6 +121,7 @@ class Scene:
         (self.root / "scratch").chmod(0o711)
         self.secret = self._file("secret", SECRET, 0o666)
         self.app_file = self._file("app/module.py", "pass\n", 0o644)
+        shutil.copy("/bin/sleep", self.root / "app" / "helper")
         self.file = self.root / "outside" / "file"
         self.marker = self.root / "outside" / "signalled"
         os.chown(self.root, self.uid, self.uid)
@@ -238,9 +239,10 @@ class Scene:
         self.victim.stdin.flush()
         return self.victim.stdout.readline().strip("\n")
 
-    def attempt(self, shut, vector):
-        """Run a vector in a cell of its own."""
-        control = self._driver(shut)
+    def attempt(self, shut, vector, programs=()):
+        """Run a vector in a cell of its own, of a pool with this list of programs."""
+        key = (shut, *programs)
+        control = self._driver(*key)
         self.serial += 1
         scratch = self.root / "scratch" / f"cell-{self.serial}"
         scratch.mkdir(mode=0o700)
@@ -255,7 +257,7 @@ class Scene:
         pid = int(control.recv(100))
         assert select.select([ours], [], [], PATIENCE)[0], "the cell did not start"
         assert ours.recv(100) == b"ready", f"no cell for {vector} in {shut}"
-        return Attempt(self.drivers[shut][0].pid, pid, ours, scratch)
+        return Attempt(self.drivers[key][0].pid, pid, ours, scratch)
 
     def _passed(self):
         return [
@@ -263,12 +265,14 @@ class Scene:
             socket.create_connection(self.elsewhere6.getsockname()[:2]),
         ]
 
-    def _driver(self, shut):
-        if shut not in self.drivers:
+    def _driver(self, shut, *programs):
+        key = (shut, *programs)
+        if key not in self.drivers:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             own = self.cell_uid != self.uid
             scene = {
                 "shut": shut,
+                "programs": programs,
                 "uid": self.cell_uid,
                 "own_uid": own,
                 "secret": str(self.secret),
@@ -302,8 +306,8 @@ class Scene:
             theirs.close()
             ours.settimeout(PATIENCE)
             assert b"ready" == ours.recv(100), f"no zygote {shut}"
-            self.drivers[shut] = (process, ours)
-        return self.drivers[shut][1]
+            self.drivers[key] = (process, ours)
+        return self.drivers[key][1]
 
     def close(self):
         self.reset()

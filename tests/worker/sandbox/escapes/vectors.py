@@ -269,6 +269,41 @@ def execute_interpreter(scene):
 
 
 @vector
+def execute_interpreter_by_loader(scene):
+    os.execv("/lib64/ld-linux-x86-64.so.2", ["ld", scene["python"], "-c", "import time; time.sleep(1000)"])
+
+
+@vector
+def execute_program_of_app(scene):
+    os.execv(Path(scene["app"], "helper"), ["sleep", "1000"])
+
+
+@vector
+def execute_program_of_app_by_loader(scene):
+    os.execv("/lib64/ld-linux-x86-64.so.2", ["ld", str(Path(scene["app"], "helper")), "1000"])
+
+
+@vector
+def execute_by_listed_program(scene):
+    os.execv("/usr/bin/env", ["env", "sleep", "1000"])
+
+
+@vector
+def execute_copy_of_listed_program(scene):
+    copy = Path(scene["scratch"], "copy")
+    copy.write_bytes(Path("/bin/sleep").read_bytes())
+    libc.chmod(text(str(copy)), 0o755)
+    os.execv(copy, ["sleep", "1000"])
+
+
+@vector
+def run_listed(scene):
+    """Not a way out: what the list is for."""
+    pid = os.posix_spawn("/usr/bin/env", ["env", "-i", "MARK=x"], {})
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@vector
 def execute_in_child(scene):
     KEEP.append(os.posix_spawn("/bin/sleep", ["sleep", "1000"], {}))
 
