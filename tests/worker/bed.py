@@ -48,12 +48,21 @@ class Lines:
 class Worker:
     """A worker process and what it said."""
 
-    def __init__(self, settings: dict[str, object], environ: dict[str, str], python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        settings: dict[str, object],
+        environ: dict[str, str],
+        python: str = sys.executable,
+        user: int | None = None,
+    ) -> None:
         self.process = subprocess.Popen(
             [python, str(HERE / "main.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environ,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -189,6 +198,7 @@ class Bed:
         give_up_seconds=None,
         environ=None,
         python: str = sys.executable,
+        user: int | None = None,
         **pool,
     ) -> Worker:
         """Start a worker and return at once."""
@@ -205,7 +215,7 @@ class Bed:
             "give_up_seconds": give_up_seconds,
         }
         variables = {**os.environ, "EFFECTS": str(self.root / "effects")} | (environ or {})
-        worker = Worker(settings, variables, python)
+        worker = Worker(settings, variables, python, user)
         self.workers.append(worker)
         return worker
 

@@ -21,6 +21,7 @@ from benteng.worker.sandbox.layers import LAYERS, Seen
 
 VIOLATION: Final = "a system call that no job needs; the kernel ended the cell (SIGSYS)"
 PROCESSES: Final = "pid_namespace"
+COVERS: Final = "mount_namespace"
 ARRANGED: Final = frozenset({"environment", "store_unreadable", "sized_scratch", "fork_per_job"})
 """Layers that the supervisor makes by the way it works; `check` looks whether the store is out of reach."""
 
@@ -40,6 +41,7 @@ class Site:
     tiers    of the pool's types;  dev: whether the environment is `dev`
     read     directories that its cells may read as a whole: the artifacts'; of the app's not all
     secrets  files that no cell may read: the store's, password files, keys
+    covers   what is laid over with something empty for LOW jobs; None: they need what lies beside it
     """
 
     pool: Pool
@@ -47,6 +49,7 @@ class Site:
     dev: bool
     read: tuple[str, ...]
     secrets: tuple[Path, ...]
+    covers: tuple[str, ...] | None = ()
 
     @property
     def contained(self) -> frozenset[Tier]:
@@ -79,7 +82,9 @@ def shut(tiers: Iterable[Tier]) -> bool:
 
 def held(*, contained: bool) -> frozenset[str]:
     """Return the layers that hold on this host, each tried for real; for LOW alone those that it has."""
-    return frozenset(probe.probe() if contained else basic.probe())
+    if contained:
+        return frozenset(probe.probe())
+    return frozenset(basic.probe()) | ({COVERS} if probe.holds(probe.TRIALS[COVERS]) else set[str]())
 
 
 def check(site: Site, say: Say) -> frozenset[str]:
@@ -92,6 +97,7 @@ def check(site: Site, say: Say) -> frozenset[str]:
     _check_roots(site)
     there = held(contained=bool(site.contained))
     _check_programs(site, there, say)
+    _check_store(site, there, say)
     for tier in sorted(site.contained, key=lambda tier: tier.rank):
         _check_layers(site, tier, there, say)
     return there
@@ -126,9 +132,25 @@ def _check_roots(site: Site) -> None:
         raise PolicyError("W-roots", text, fix="move it out of the application's, artifacts' and readable directories")
 
 
-def needs(pool: Pool, holding: frozenset[str]) -> frozenset[str]:
-    """Return the layers that cells of a pool must have beside what their tier requires, as far as the host has them."""
-    return frozenset({PROCESSES}) & holding if pool.exec else frozenset()
+def needs(pool: Pool, holding: frozenset[str], covers: Iterable[str]) -> dict[Tier, frozenset[str]]:
+    """Return the layers that cells must have beside what their tier requires, as far as the host has them."""
+    low = frozenset({COVERS} if covers else ()) & holding
+    other = frozenset({PROCESSES} if pool.exec else ()) & holding
+    return {Tier.LOW: low, Tier.MEDIUM: other, Tier.HIGH: other}
+
+
+def _check_store(site: Site, there: frozenset[str], say: Say) -> None:
+    """LOW jobs must not read what opens the store either: a uid of their own hides it, or a cover."""
+    if Tier.LOW not in site.tiers or (site.pool.uid is not None and os.getuid() == 0) or not site.secrets:
+        return
+    if site.covers is not None and COVERS in there:
+        return
+    near = "; it lies beside what they need: give it a directory of its own" if site.covers is None else ""
+    text = f"LOW jobs of pool {site.pool.name} can read what opens the store{near}"
+    fix = "start the worker as root and give the pool uid and gid, or as a user who may make user namespaces"
+    if not site.dev:
+        raise PolicyError("W-store", text, fix=fix)
+    say("warning", rule="W-store", why=f"{text}; prod refuses that. To end it: {fix}")
 
 
 def _check_programs(site: Site, there: frozenset[str], say: Say) -> None:
@@ -172,6 +194,8 @@ class Report:
 def report(pool: Pool, tier: Tier, holding: frozenset[str]) -> Report:
     """Return what cells of a tier would have in this pool, on a host on which these layers hold."""
     there = _there(pool, holding)
+    if tier is Tier.LOW and not there & {"own_uid", COVERS}:
+        there -= {"store_unreadable"}
     used = [name for name, row in LAYERS.items() if row.need(tier) is not layers.Need.UNUSED and name in there]
     return Report(tier, tuple(used), layers.missing(tier, used))
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
+from tempfile import gettempdir
 
 from benteng.errors import BentengError, KeyringError, PolicyError, StoreError, StoreUnavailable
 from benteng.keyring import TrustRoots, load_trust
@@ -29,6 +30,7 @@ from benteng.worker.keeper_child import KeeperChild
 from benteng.worker.nursery import Nest
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import roots, system
+from benteng.worker.sandbox.covers import free_to_cover
 from benteng.worker.sandbox.programs import Programs, resolve
 from benteng.worker.scratch import Scratch
 from benteng.worker.supervisor import INTERNAL, REFUSED, UNAVAILABLE, Plan, Supervisor, Tend
@@ -187,7 +189,22 @@ def _site(settings: WorkerSettings) -> isolation.Site:
         dev=settings.environment == "dev",
         read=() if settings.artifact_dir is None else (str(settings.artifact_dir),),
         secrets=_secrets(settings),
+        covers=_covers(settings),
     )
+
+
+def _covers(settings: WorkerSettings) -> tuple[str, ...] | None:
+    """Return what is covered for LOW jobs: directories as a whole, other files alone; None when jobs need one of them.
+
+    Of an embedded store its directory: files beside the ledger come and go, and have what it has.
+    """
+    embedded = () if is_postgres(settings.dsn) else credential_files(settings.dsn)
+    paths = [each.parent if each in embedded else each for each in _secrets(settings)]
+    places = [settings.cwd, *settings.paths, settings.artifact_dir, settings.scratch_parent or Path(gettempdir())]
+    needed = [*map(str, filter(None, places)), *roots.python(), *settings.pool.read, *settings.pool.write]
+    if not free_to_cover([path for path in paths if path.is_dir()], needed):
+        return None
+    return tuple(str(path.resolve()) for path in paths)
 
 
 def _secrets(settings: WorkerSettings) -> tuple[Path, ...]:
@@ -240,6 +257,7 @@ def _nest(settings: WorkerSettings, held: frozenset[str]) -> Nest:
     artifacts = "" if settings.artifact_dir is None else str(settings.artifact_dir.resolve())
     tiers = [policy.tier for policy in settings.types.values()]
     programs = _programs(settings, paths)
+    covers = (_covers(settings) or ()) if os.getuid() != 0 else ()
     return Nest(
         pool=settings.pool,
         app=settings.app,
@@ -247,7 +265,8 @@ def _nest(settings: WorkerSettings, held: frozenset[str]) -> Nest:
         cwd=paths[0],
         artifacts=artifacts,
         programs=programs,
-        needs=isolation.needs(settings.pool, held),
+        covers=covers,
+        needs=isolation.needs(settings.pool, held, covers),
         shut=isolation.shut(tiers),
         secrets=_secrets(settings),
     )

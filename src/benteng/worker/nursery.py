@@ -11,7 +11,7 @@ import array
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from benteng.policy import TypePolicy
+from benteng.policy import Tier, TypePolicy
 from benteng.worker import wire
 from benteng.worker.cells import Cell
 from benteng.worker.hatchery import Hatchery
@@ -47,7 +47,7 @@ class Nest:
     artifacts  directory of artifact files, or ""
     secrets  what no cell may read, also if it lies among the app's files
     programs  what its cells may start, and all that they may read then; of a pool without a list: nothing
-    needs  layers that its cells above LOW must have beside what their tier requires
+    covers  what its LOW cells are not to see;  needs: layers that cells must have beside what their tier requires
     shut   no type of the pool is LOW: the zygote is shut in before it imports the app
     """
 
@@ -57,7 +57,8 @@ class Nest:
     cwd: str
     artifacts: str
     programs: Programs = field(default_factory=Programs)
-    needs: frozenset[str] = frozenset()
+    covers: tuple[str, ...] = ()
+    needs: Mapping[Tier, frozenset[str]] = field(default_factory=dict[Tier, frozenset[str]])
     shut: bool = False
     secrets: tuple[Path, ...] = ()
 
@@ -80,6 +81,7 @@ class Nest:
             shut=self.shut,
             own_uid=apart,
             programs=programs.run,
+            covers=self.covers,
         )
 
     def _readable(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

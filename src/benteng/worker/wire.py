@@ -163,6 +163,7 @@ class Configure(_Message, frozen=True, tag=True):
 
     shut: the zygote itself is shut in, before the import; cells of MEDIUM and HIGH are in any case.
     programs: what these may start; with it, read and listed are all that they may read.
+    covers: what it takes out of the sight of its cells when it is not shut in.
     scratch: where its cells' directories are; the zygote fills it in, since only its own host knows it.
     """
 
@@ -181,6 +182,7 @@ class Configure(_Message, frozen=True, tag=True):
     shut: bool = False
     own_uid: bool = False
     programs: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
 
 
 class Spawn(_Message, frozen=True, tag=True):

@@ -396,14 +396,13 @@ class Yard:
 
     def _let_work(self, cell: Cell, sight: Sight, now: float) -> None:
         said = cell.layers or frozenset[str]()
-        nest, above_low = self._means.nest, cell.lane.kind is not Kind.WIDE
-        lacking = [*isolation.lacking(TIERS[cell.lane.kind], said, sight.layers, nest.pool.waive)]
-        if above_low:
-            lacking += sorted(nest.needs - sight.layers)
+        nest, tier = self._means.nest, TIERS[cell.lane.kind]
+        lacking = [*isolation.lacking(tier, said, sight.layers, nest.pool.waive)]
+        lacking += sorted(nest.needs.get(tier, frozenset()) - sight.layers)
         if lacking:
             self._distrust(cell, f"a cell without {', '.join(lacking)}", now)
             return
-        cell.confined = above_low and isolation.PROCESSES in sight.layers
+        cell.confined = tier is not Tier.LOW and isolation.PROCESSES in sight.layers
         cell.hello()
         self._since.pop(cell.number, None)
 

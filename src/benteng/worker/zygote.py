@@ -15,8 +15,8 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
@@ -32,7 +32,7 @@ from benteng.worker import cell as cells
 from benteng.worker import loading, wire
 from benteng.worker.pool import Kind, Start
 from benteng.worker.program import program
-from benteng.worker.sandbox import basic, capabilities, linux, namespaces, processes, system
+from benteng.worker.sandbox import basic, capabilities, covers, linux, namespaces, processes, system
 from benteng.worker.wire import Configure, Inbox, Line, Spawn
 
 SWEEP_SECONDS = 0.5
@@ -292,6 +292,8 @@ def _become(configure: Configure) -> None:
     """Be who the pool is, and be shut in if it is. Raises OSError: then there is no zygote."""
     if configure.shut:
         linux.leave_host()
+    elif configure.covers and os.getuid() != 0:
+        _cover(configure.covers)
     if configure.uid is not None and configure.gid is not None and os.getuid() == 0:
         (capabilities.become_keeping if configure.programs else capabilities.become)(configure.uid, configure.gid)
     if configure.programs:
@@ -303,6 +305,12 @@ def _become(configure: Configure) -> None:
     linux.prepare(walls)
     if configure.shut:
         linux.enter_pool(walls)
+
+
+def _cover(paths: Sequence[str]) -> None:
+    """Hide what LOW jobs must not read, where the host lets an ordinary user (isolation.check said so, or refused)."""
+    with suppress(OSError):
+        covers.enter(paths)
 
 
 def _own_users() -> None:

@@ -91,6 +91,9 @@ LAYERS: Final[Mapping[str, LayerRow]] = MappingProxyType(
         ),
         "network_namespace": LayerRow(_NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "a network with nothing in it"),
         "ipc_namespace": LayerRow(_NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "shared memory of its own"),
+        "mount_namespace": LayerRow(
+            _USED, _NO, _NO, Missing.REPORT, _SUPERVISOR, "an empty directory over the store's, where no uid hides it"
+        ),
         "pid_namespace": LayerRow(
             _NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "in pools with `exec`: what a job starts ends with its cell"
         ),

@@ -31,14 +31,15 @@ def enter() -> tuple[str, ...]:
     return ("network_namespace", "ipc_namespace")
 
 
-def own_users() -> None:
+def own_users(others: int = 0) -> None:
     """Be the same user in a namespace of users of one's own: what can be done in it reaches nothing of the host.
 
-    There is every capability then, over what is made later; to be dropped. Raises OSError where the host forbids it.
+    `others`: namespaces that are made with it, as flags. There is every capability then, over what is made later; to be
+    dropped. Raises OSError where the host forbids it.
     """
     system.prctl(system.PR_SET_DUMPABLE, 1)  # after a change of uid our own files in /proc are root's
     uid, gid = os.getuid(), os.getgid()
-    syscalls.call("unshare", CLONE_NEWUSER)
+    syscalls.call("unshare", CLONE_NEWUSER | others)
     _keep_identity(uid, gid)
 
 

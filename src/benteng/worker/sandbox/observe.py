@@ -11,7 +11,12 @@ from typing import Final
 
 SECCOMP_FILTER: Final = "2"
 NO_CAPABILITY: Final = 0
-NAMESPACES: Final = {"net": "network_namespace", "ipc": "ipc_namespace", "pid_for_children": "pid_namespace"}
+NAMESPACES: Final = {
+    "net": "network_namespace",
+    "ipc": "ipc_namespace",
+    "pid_for_children": "pid_namespace",
+    "mnt": "mount_namespace",
+}
 
 
 def seen(pid: int) -> frozenset[str]:

@@ -6,6 +6,7 @@ the start of a worker ask here.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import select
@@ -21,6 +22,7 @@ from benteng.policy import Tier
 from benteng.worker.sandbox import (
     basic,
     capabilities,
+    covers,
     landlock,
     linux,
     namespaces,
@@ -158,6 +160,30 @@ def _namespaces(place: Place) -> bool:
         return differ and _refused(lambda: socket.create_connection(server.getsockname(), 1).close())
 
 
+def _mount_namespace(place: Place) -> bool:
+    """An ordinary user's file is covered, cannot be uncovered, and not be seen by way of another process."""
+    if os.getuid() == 0 or place.secret.read_bytes() != SECRET:
+        return False
+    covered = place.secret.parent / "covered"
+    covered.mkdir()
+    place.secret.rename(covered / "secret")
+    covers.enter([str(covered)])
+    target = syscalls.text(str(covered))
+    attempts = (
+        (covered / "secret").read_bytes,
+        (Path(f"/proc/{os.getppid()}/root") / str(covered)[1:] / "secret").read_bytes,
+        lambda: syscalls.call("umount2", target, 0),
+        lambda: _uncover(target),
+    )
+    return all(_refused(attempt) for attempt in attempts)
+
+
+def _uncover(target: ctypes.Array[ctypes.c_char]) -> None:
+    """Try it with every right in a namespace of one's own."""
+    namespaces.own_users(covers.CLONE_NEWNS)
+    syscalls.call("umount2", target, 0)
+
+
 def _pid_namespace(place: Place) -> bool:
     """A process that left its parents and its session is gone when the process that began it all is."""
     lasting = place.scratch / "lasting"
@@ -224,6 +250,7 @@ TRIALS: Final[dict[str, Trial]] = {
     "landlock_scopes": _landlock_scopes,
     "network_namespace": _namespaces,
     "ipc_namespace": _namespaces,
+    "mount_namespace": _mount_namespace,
     "pid_namespace": _pid_namespace,
     "own_uid": _own_uid,
     "together": _together,

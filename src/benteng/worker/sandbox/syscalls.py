@@ -214,6 +214,11 @@ def buffer(size: int) -> ctypes.Array[ctypes.c_char]:
     return ctypes.create_string_buffer(size)
 
 
+def text(value: str) -> ctypes.Array[ctypes.c_char]:
+    """Return a text as calls take it, to be passed to one."""
+    return ctypes.create_string_buffer(os.fsencode(value))
+
+
 def _word(argument: int | ctypes.Array[ctypes.c_char] | ctypes.Structure | None) -> object:
     match argument:
         case None:
