@@ -86,6 +86,7 @@ def test_the_source_keeps_every_contract():
         ("benteng.worker.zygote", "import benteng.store.records", "What runs user code cannot reach the store"),
         ("benteng.worker.pool", "import rich.table", "The worker path imports no presentation library"),
         ("benteng.worker.pool", "import benteng.worker.loading", "Only the zygote imports the worker's loader"),
+        ("benteng.worker.zygote", "import benteng.worker.rehearsal.watch", "No worker can be observed instead of held"),
         ("benteng.keeper", "import benteng.ops.application", "Only a producer's command and credential-free children"),
         ("benteng.policy", "import pickle", "Nothing can unpickle"),
     ],

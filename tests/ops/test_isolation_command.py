@@ -36,6 +36,7 @@ def test_a_waiver_is_a_missing_layer(project):
 
     assert 35 == ended.code
     assert ["seccomp", "no_network"] == ended.document["missing"]
+    assert ["seccomp"] == ended.document["waive"]
 
 
 def test_test_tries_to_get_out_and_does_not(project):

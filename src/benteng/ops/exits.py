@@ -54,7 +54,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.BROKEN: "the audit log does not verify",
     Exit.DIFFERS: "code, lock file and ledger do not say the same",
     Exit.EXCESS: "somebody may do more in the database than the table of roles gives",
-    Exit.BELOW: "`isolation`: this host does not hold a cell as the tier requires, or something got out",
+    Exit.BELOW: "`isolation`: a cell is not held here as the tier requires, or a tried job wanted the store or a key",
     Exit.DAMAGED: "the store's content is not what it should be: stop and look",
     Exit.INTERNAL: "a fault of benteng; BENTENG_DEBUG=1 shows where",
     Exit.IO: "a file could not be read or written",

@@ -64,8 +64,8 @@ def _work(spawn: Spawn, layers: tuple[str, ...], scratch: Path, artifacts: str, 
     sock = socket.socket(fileno=basic.KEPT)
     sock.setblocking(True)
     mouth = Mouth(sock)
-    _settle_in(str(scratch))
-    _capture()
+    settle_in(str(scratch))
+    capture()
     shop = Workshop(load(), mouth, scratch, artifacts)
     mouth.say(wire.frame(wire.Hello(layers)))
     if spawn.kind is Kind.WIDE:
@@ -87,11 +87,11 @@ def serve(sock: socket.socket, shop: Workshop, *, once: bool) -> None:
             for work, payload, secrets in wire.parts(message.works, tail):
                 serial.attempt(Attempt(work, payload, shop, secrets))
                 if once:
-                    _wait_for_end(sock)
+                    wait_for_end(sock)
                     return
 
 
-def _wait_for_end(sock: socket.socket) -> None:
+def wait_for_end(sock: socket.socket) -> None:
     """Stay until the supervisor hangs up: it looks at the dead attempt's processes first."""
     while sock.recv(4096):
         pass
@@ -157,13 +157,15 @@ class _Records(logging.Handler):
             attempt.write(f"{record.levelname} {record.name}: {record.getMessage()}\n")
 
 
-def _capture() -> None:
+def capture() -> None:
+    """Make what handlers print, and log, lines of their attempt."""
     sys.stdout = sys.stderr = Output()
     sys.stdin = io.StringIO()
     logging.basicConfig(handlers=[_Records()], level=logging.INFO, force=True)
     logging.raiseExceptions = False
 
 
-def _settle_in(scratch: str) -> None:
+def settle_in(scratch: str) -> None:
+    """Move this process into a directory."""
     os.environ["HOME"] = os.environ["TMPDIR"] = scratch
     os.chdir(scratch)

@@ -110,7 +110,7 @@ def _run(settings: WorkerSettings) -> int:
         hatchery = _hatchery(settings)
         tend = _keeper(settings, stack)
         rng = SystemRandom()
-        means = Means(_nest(settings, held), settings.lock, hatchery, rng, settings.say)
+        means = Means(nest_of(settings, held), settings.lock, hatchery, rng, settings.say)
         trust = TrustRoots({}) if settings.trust_path is None else load_trust(settings.trust_path)
         judge, settler = Judge(settings.lock, trust), Settler(settings.lock, rng)
         return Supervisor(_plan(settings, tend, held), store, judge, settler, means).run()
@@ -252,7 +252,8 @@ def _nobody(now: float) -> frozenset[int]:
     return frozenset()
 
 
-def _nest(settings: WorkerSettings, held: frozenset[str]) -> Nest:
+def nest_of(settings: WorkerSettings, held: frozenset[str]) -> Nest:
+    """Return what the pool's zygote is started with. held: the layers that hold on this host."""
     paths = tuple(str(path.resolve()) for path in (settings.cwd, *settings.paths))
     artifacts = "" if settings.artifact_dir is None else str(settings.artifact_dir.resolve())
     tiers = [policy.tier for policy in settings.types.values()]
@@ -327,4 +328,4 @@ def facts_of(settings: WorkerSettings, held: frozenset[str]) -> WorkerFacts:
     )
 
 
-__all__ = ["WorkerSettings", "facts_of", "run_worker", "say_to_stderr"]
+__all__ = ["WorkerSettings", "facts_of", "nest_of", "run_worker", "say_to_stderr"]

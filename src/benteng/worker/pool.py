@@ -101,7 +101,7 @@ class Pool:
             raise PolicyError("W-waive", f"pool {self.name}: {len(unknown)} layer(s) cannot be waived", fix=fix)
         given = {source.env for source in self.secrets.values()}
         for name in self.env:
-            if _CREDENTIAL.search(name) or name in given:
+            if is_credential(name) or name in given:
                 fix = "give handlers what they need without a credential in the environment"
                 raise PolicyError("W-env", f"pool {self.name}: {name} looks like a credential", fix=fix)
 
@@ -113,3 +113,8 @@ class Pool:
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the pool's zygote, out of that of this process."""
         return {name: environ[name] for name in (*ENV_ALWAYS, *self.env) if name in environ}
+
+
+def is_credential(name: str) -> bool:
+    """Whether the name of a variable looks like that of a credential."""
+    return _CREDENTIAL.search(name) is not None

@@ -56,7 +56,12 @@ def cell_main() -> NoReturn:
     inert.mark()
     configure = msgspec.msgpack.decode(base64.b64decode(sys.argv[2]), type=Configure)
     spawn = msgspec.msgpack.decode(base64.b64decode(sys.argv[3]), type=Spawn)
-    cells.live(spawn, basic.KEPT, os.getppid(), configure, lambda: loading.load(configure.app, configure.paths))
+    cells.live(spawn, basic.KEPT, os.getppid(), configure, lambda: load_app(configure))
+
+
+def load_app(configure: Configure) -> Registry:
+    """Import the app where a cell is exec'd: in a process without credential. Raises PolicyError."""
+    return loading.load(configure.app, configure.paths)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import click
 
 from benteng.ops.cli.options import configuration, json_option
+from benteng.ops.cli.rehearsal import try_command
 from benteng.ops.exits import Exit
 from benteng.ops.output import document, say, table
 from benteng.policy import POOL_DEFAULT, Tier
@@ -14,7 +15,7 @@ from benteng.policy import POOL_DEFAULT, Tier
 
 @click.group
 def command() -> None:
-    """Show and test what holds a cell on this host. No user code runs."""
+    """Show and test what holds a cell on this host; no user code runs, but for `try`."""
 
 
 @command.command("report")
@@ -34,13 +35,15 @@ def report_command(ctx: click.Context, pool: str, tier: str, *, as_json: bool) -
     from benteng.worker import isolation
     from benteng.worker.sandbox.layers import LAYERS
 
-    found = isolation.report(pool_of(configuration(), pool, None), Tier(tier), isolation.held(contained=True))
+    settings = pool_of(configuration(), pool, None)
+    found = isolation.report(settings, Tier(tier), isolation.held(contained=True))
     rows = {
         name: {"need": str(row.need(found.tier)), "in_force": name in found.in_force, "does": row.does}
         for name, row in LAYERS.items()
     }
     if as_json:
-        document("isolation", {"pool": pool, "tier": tier, "layers": rows, "missing": list(found.missing)})
+        said = {"missing": list(found.missing), "waive": sorted(settings.waive)}
+        document("isolation", {"pool": pool, "tier": tier, "layers": rows} | said)
     else:
         table(("LAYER", "NEED", "HERE", "WHAT IT DOES"), [_row(name, row) for name, row in rows.items()])
     _judge(ctx, found.missing, f"{tier} jobs of pool {pool}")
@@ -59,6 +62,9 @@ def test_command(ctx: click.Context, *, as_json: bool) -> None:
     else:
         table(("ATTEMPT", "MEDIUM", "HIGH"), [(each.name, *each.ended.values()) for each in results])
     _judge(ctx, tuple(each.name for each in results if not each.held), "a cell")
+
+
+command.add_command(try_command)
 
 
 def _row(name: str, row: Mapping[str, object]) -> tuple[str, str, str, str]:

@@ -262,3 +262,8 @@ def _offset(distance: int) -> int:
     if distance > JUMP_MAX:
         raise ValueError("a jump is longer than an instruction can say")
     return distance
+
+
+def errno_of(refusal: Refusal) -> int:
+    """Return the error that a refused caller sees."""
+    return _ERRNOS[refusal]

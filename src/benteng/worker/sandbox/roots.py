@@ -101,6 +101,26 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
+def around(secrets: Iterable[Path], scratch: str) -> tuple[Grant, ...]:
+    """Return grants of all there is but these files and what lies below them: for what is observed and not held.
+
+    Of a directory on the way to one, the names are granted, and the entries that are there now, one by one.
+    """
+    hidden = [Path(os.path.realpath(each)) for each in secrets]
+    places = (*_beside(Path("/"), hidden), scratch)
+    given = [Grant(place, access) for place in places for access in (Access.WRITE, Access.EXECUTE)]
+    return (Grant("/", Access.LIST), *given)
+
+
+def _beside(directory: Path, hidden: Sequence[Path]) -> list[str]:
+    """Return the entries below a directory, as high up as can be, that neither are nor hold one of these."""
+    if directory in hidden:
+        return []
+    if not any(each.is_relative_to(directory) for each in hidden):
+        return [str(directory)]
+    return [place for entry in _entries(directory) if not entry.is_symlink() for place in _beside(entry, hidden)]
+
+
 def grants(read: Iterable[str], write: Iterable[str], listed: Iterable[str] = ()) -> tuple[Grant, ...]:
     """Return what Landlock is told."""
     return (

@@ -296,7 +296,9 @@ def prepared(wanted: Filter) -> bytes:
     return program(wanted, arch)
 
 
-class _Program(ctypes.Structure):
+class Program(ctypes.Structure):
+    """A filter as the kernel is told of it."""
+
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
@@ -307,7 +309,7 @@ def install(wanted: Filter) -> tuple[str, ...]:
     """
     code = prepared(wanted)
     buffer = ctypes.create_string_buffer(code, len(code))
-    filter_ = _Program(len(code) // 8, ctypes.addressof(buffer))  # both live until the call is back
+    filter_ = Program(len(code) // 8, ctypes.addressof(buffer))  # both live until the call is back
     if syscalls.call("seccomp", SET_MODE_FILTER, 0, filter_) != 0:
         raise OSError(errno.EINVAL, "the kernel did not take the filter")
     return ("seccomp",)
