@@ -10,6 +10,7 @@ from scripts.breaking import Twin, run
 
 SUITE = "tests/store/test_conformance_sqlite.py"
 STORE = "benteng/store/sqlite"
+HINTS = "tests/store/test_sqlite_hints.py"
 
 
 def twin(name: str, file: str, old: str, new: str, tests: str, suite: str = SUITE) -> Twin:
@@ -84,6 +85,31 @@ TWINS = (
         "without_its_operation",
         "tests/store/test_sqlite_rows.py",
     ),
+    # -- hints
+    twin(
+        "hint-not-sent", f"{STORE}/store.py", "            hints.ring(self.place.path, pools)\n", "", "many_jobs", HINTS
+    ),
+    twin("hint-under-load", f"{STORE}/queries/hint.sql", ") between 1 and :made", ") >= 1", "nobody_is_told", HINTS),
+    twin(
+        "hint-before-commit",
+        f"{STORE}/store.py",
+        '            self._check_file()\n            connection.execute("commit")\n',
+        "            hints.ring(self.place.path, pools)\n            self._check_file()\n"
+        '            connection.execute("commit")\n',
+        "not_committed",
+        HINTS,
+    ),
+    twin("hint-to-all-pools", f"{STORE}/hints.py", 'entry.name.partition("-")[0] in ours', "entry.name", "own_pool"),
+    twin(
+        "hint-past-strangers",
+        f"{STORE}/hints.py",
+        " or stat.S_IMODE(found.st_mode) & 0o077",
+        "",
+        "strange",
+        HINTS,
+    ),
+    twin("hint-of-the-dead", f"{STORE}/hints.py", "except ConnectionRefusedError:", "except EOFError:", "dead", HINTS),
+    twin("hint-lost-for-good", f"{STORE}/consumer.py", "not self._ear.is_there()", "False", "deleted", HINTS),
     # -- leases and counts
     twin("attempt-not-at-claim", f"{STORE}/queries/claim.sql", "attempts = attempts + 1, ", "", "spent_at_the_claim"),
     twin("reclaim-by-nothing", f"{STORE}/queries/reclaim.sql", "  and lease_until <= :now\n", "", "lease_that_runs"),

@@ -199,6 +199,7 @@ class Bed:
         environ=None,
         python: str = sys.executable,
         user: int | None = None,
+        tell_turns: bool = False,
         **pool,
     ) -> Worker:
         """Start a worker and return at once."""
@@ -213,6 +214,7 @@ class Bed:
             "cwd": str(cwd),
             "scratch": str(self.root / "scratch"),
             "give_up_seconds": give_up_seconds,
+            "tell_turns": tell_turns,
         }
         variables = {**os.environ, "EFFECTS": str(self.root / "effects")} | (environ or {})
         worker = Worker(settings, variables, python, user)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benteng import lockfile
 from benteng.secret import Source
+from benteng.store.records import Settlement, Turn
+from benteng.store.sqlite.consumer import SqliteConsumer
 from benteng.worker.launch import WorkerSettings, run_worker
 from benteng.worker.pool import Pool, Start
 
@@ -17,9 +20,22 @@ def say(event: str, /, **fields: object) -> None:
     print(json.dumps({"event": event} | {name: str(value) for name, value in fields.items()}), flush=True)
 
 
+def tell_turns() -> None:
+    """Tell the test of each time that the ledger is asked for work."""
+    turn = SqliteConsumer.turn
+
+    def told(store: SqliteConsumer, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
+        say("turn", settled=len(settlements), room=n)
+        return turn(store, settlements, n, accepts)
+
+    SqliteConsumer.turn = told  # type: ignore[method-assign]
+
+
 def main() -> int:
     """Run the worker."""
     wanted = json.loads(sys.stdin.readline())
+    if wanted["tell_turns"]:
+        tell_turns()
     pool = wanted.pop("pool")
     settings = WorkerSettings(
         dsn=wanted["dsn"],

@@ -107,7 +107,8 @@ class Supervisor:
         self._code = OK
         self._beat_at = self._look_at = self._register_at = self._house_at = 0.0
         self._ripe_at = self._lease_at = float("inf")
-        self._looked_at = 0.0
+        self._by_hint = False
+        self._missed_at = float("-inf")
         self._hungry = True
         self._away_since = 0.0
         self._away_times = 0
@@ -204,7 +205,9 @@ class Supervisor:
     def _note_appetite(self, now: float, got: int, room: int) -> None:
         """A short answer means that the queue is empty: leave it alone for a while."""
         self._hungry = got == room
-        self._looked_at = now
+        if self._by_hint and not got:
+            self._missed_at = now
+        self._by_hint = False
         pause = self._plan.poll_seconds if self._hints is None else max(self._plan.poll_seconds, IDLE_SECONDS)
         self._look_at = now + pause * (0.75 + self._rng.random() / 2)
         self._hinted(0, now)  # what came with the answer wakes no selector
@@ -401,10 +404,11 @@ class Supervisor:
             self._selector.register(self._hints_fd, selectors.EVENT_READ, self._hinted)
 
     def _hinted(self, mask: int, now: float) -> None:
-        """Look soon, but not more often than the queue would be left alone after a miss: anybody may send hints."""
+        """Look at once; but after a hint that nothing came of not for a while: anybody may send hints."""
         del mask
         if self._hints is not None and self._hints.heard():
-            self._look_at = min(self._look_at, max(now, self._looked_at + HINT_SECONDS_MIN))
+            self._by_hint = True
+            self._look_at = min(self._look_at, max(now, self._missed_at + HINT_SECONDS_MIN))
 
     def _sleep(self, now: float) -> None:
         self._tune()

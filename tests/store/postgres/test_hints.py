@@ -10,7 +10,7 @@ import pytest
 
 from benteng.lifecycle import State
 from benteng.store.open import open_consumer
-from benteng.testing.ledger import LOW, MEDIUM, OTHER_POOL
+from benteng.testing.ledger import MEDIUM
 from tests.support.proxy import DOWN, Proxy
 from tests.support.servers import PostgresServer
 from tests.support.site import STEPS, Site, by_tcp, registry_of
@@ -65,16 +65,6 @@ def test_a_commit_that_rolls_back_tells_nobody(bench, listener, owner):
     owner.execute("rollback")
 
     assert [] == told(listener)
-
-
-def test_a_consumer_hears_of_its_own_pool(ledger, bench):
-    """The session of the verbs hears too, also what comes along with an answer."""
-    consumers = [ledger.consumer(), ledger.consumer(OTHER_POOL)]
-    bench.admitted(LOW)
-    for consumer in consumers:
-        consumer.claim(1, ["nothing@1"])
-
-    assert [True, False] == [consumer.hints.heard() for consumer in consumers]
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from benteng.store.records import (
 )
 from benteng.store.sqlite.claim import Claimant, claim
 from benteng.store.sqlite.connection import Place
+from benteng.store.sqlite.hints import Ear
 from benteng.store.sqlite.policies import policy_of
 from benteng.store.sqlite.producer import within_batch
 from benteng.store.sqlite.settle import is_proof, settle
@@ -47,11 +48,29 @@ class SqliteConsumer(Ledger):
         super().__init__(place)
         self.pool = pool
         self._worker = f"pid:{os.getpid()}"
+        self._ear: Ear | None = None
+        self._deaf = True
 
     @property
-    def hints(self) -> None:
-        """None: a file tells nobody."""
-        return
+    def hints(self) -> Ear | None:
+        """See Consumer.hints. Listens from the first time on that somebody asks."""
+        if self._deaf:
+            self._listen()
+        return self._ear
+
+    def close(self) -> None:
+        """Close connection and ear. Safe to call twice, and in a forked child."""
+        if self._ear is not None and self.is_own:
+            self._ear.close()
+        self._ear, self._deaf = None, False
+        super().close()
+
+    def _listen(self) -> None:
+        self._deaf = False
+        try:
+            self._ear = Ear(self.place.path, self.pool)
+        except OSError:
+            self._ear = None  # polling finds everything
 
     def register(self, facts: WorkerFacts, refusal: WorkerRefusal | None = None) -> Registration:
         """See Consumer.register."""
@@ -59,6 +78,9 @@ class SqliteConsumer(Ledger):
             raise PolicyError(
                 "S-pool", "the worker is of another pool than the one that was opened", fix="open its pool"
             )
+        if self._ear is not None and not self._ear.is_there():
+            self._ear.close()
+            self._listen()
         with self.writing() as tx:
             self._worker = bounded(facts.worker)
             self._record(tx, facts, refusal)

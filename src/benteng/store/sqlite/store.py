@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,9 +19,10 @@ from typing import Any
 from benteng.audit import AuditRecord, Event
 from benteng.clock import SECOND, Instant, microseconds
 from benteng.errors import StoreDamaged, StoreError, StoreUnavailable
+from benteng.lifecycle import State
 from benteng.store.durability import Durability
 from benteng.store.records import Facet
-from benteng.store.sqlite import audit, faults, file
+from benteng.store.sqlite import audit, faults, file, hints
 from benteng.store.sqlite.connection import Place, connect, own_origin, retried
 from benteng.store.sqlite.statements import statements
 
@@ -30,6 +32,7 @@ INSTANT_MAX: Instant = 1 << 56
 
 _INSTALLATION = statements("installation")
 _AUDIT = statements("audit")
+_HINT = statements("hint")
 _ALIVE: weakref.WeakSet[Ledger] = weakref.WeakSet()
 _ABANDONED: list[sqlite3.Connection] = []
 
@@ -108,12 +111,15 @@ class Tx:
         """False when SQLite has rolled the transaction back by itself (full disk, I/O error)."""
         return self._connection.in_transaction
 
-    def finish(self, changes_before: int) -> None:
-        """Append the records, and write clock and fence down if the verb has changed anything."""
+    def finish(self, changes_before: int) -> set[str]:
+        """Append the records, write clock and fence down if the verb has changed anything; return who is to be told."""
         if self._records:
             self.many(_AUDIT["append"], audit.parameters(self._records))
         if self._connection.total_changes != changes_before:
             self.run(_INSTALLATION["finish"], {"now": self.now, "fence": self._fence})
+        made = Counter(record.type for record in self._records if record.state_to == State.READY)
+        quiet = (self.one(_HINT["quiet"], {"type": name, "made": count}) for name, count in made.items())
+        return {row["pool"] for row in quiet if row is not None}
 
 
 class Ledger:
@@ -148,9 +154,14 @@ class Ledger:
         with self.reading() as tx:
             return durability(tx)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process opened it; a forked child did not."""
+        return os.getpid() == self._pid
+
     def close(self) -> None:
         """Close the connection. Safe to call twice, and in a forked child."""
-        if os.getpid() != self._pid:
+        if not self.is_own:
             self.abandon()
             return
         with self._lock:
@@ -169,10 +180,11 @@ class Ledger:
         with self._turn() as connection, self._transaction(connection, "begin immediate") as tx:
             changes = connection.total_changes
             yield tx
-            tx.finish(changes)
+            pools = tx.finish(changes)
             self._check_file()
             connection.execute("commit")
             self._fence_seen = tx.fence
+            hints.ring(self.place.path, pools)
 
     @contextmanager
     def reading(self) -> Generator[Tx]:
@@ -183,7 +195,7 @@ class Ledger:
 
     @contextmanager
     def _turn(self) -> Generator[sqlite3.Connection]:
-        if os.getpid() != self._pid:
+        if not self.is_own:
             raise StoreError("this ledger was opened before a fork. Open it again in the child")
         with self._lock:
             if self._closed:

@@ -18,6 +18,7 @@ from benteng.testing.conformance.audit import AuditPromises, ClockPromises, Prod
 from benteng.testing.conformance.claim import ClaimPromises, RegisterPromises
 from benteng.testing.conformance.evidence import EvidencePromises
 from benteng.testing.conformance.extend import ExtendPromises
+from benteng.testing.conformance.hints import HintPromises
 from benteng.testing.conformance.keeper import LeadPromises, PurgePromises, ReclaimPromises, StagePromises
 from benteng.testing.conformance.kills import KillPromises
 from benteng.testing.conformance.mix import MixPromises
@@ -42,6 +43,7 @@ PARTS: tuple[type, ...] = (
     EvidencePromises,
     ExtendPromises,
     FindPromises,
+    HintPromises,
     KillPromises,
     LeadPromises,
     MixPromises,
@@ -74,6 +76,7 @@ class StoreConformance(
     EvidencePromises,
     ExtendPromises,
     FindPromises,
+    HintPromises,
     KillPromises,
     LeadPromises,
     MixPromises,

@@ -219,7 +219,7 @@ class StagePromises(Promises):
         other = bench.started(operation="second")
         bench.consumer.extend([proof(grant)])
 
-        assert 0 < (bench.stage().next_seconds or 0) <= 28.0
+        assert 0 < (bench.stage().next_seconds or 0) <= 30.0
         bench.settle(settlement(grant), settlement(other))
         assert bench.stage().next_seconds is None
 
