@@ -32,7 +32,17 @@ ATTACKS = [
     "flood",
     "strays",
     "progress",
+    "line",
+    "foreign-started",
+    "many-started",
+    "zero",
+    "all-tail",
+    "bytes-for-text",
+    "huge-handle",
+    "guard",
 ]
+MEMORY_KB = 32 << 10
+"""What all attacks together may add to the peak of the worker's memory."""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +50,7 @@ def besieged(tmp_path_factory, hostile_registry):
     """A worker that all attacks share: it must outlive them."""
     made = Bed(tmp_path_factory.mktemp("hostile"), hostile_registry)
     made.worker(app="hostile:app").wait("ready")
+    made.memory_kb = memory_kb(made.workers[0].pid, "VmRSS")
     yield made
     made.close()
 
@@ -65,6 +76,35 @@ def test_half_a_frame_is_no_word(besieged):
     assert ("quarantined", "crashed") == (status.state, status.reason)
 
 
+def memory_kb(pid, field):
+    """A field of /proc/PID/status in kB: how much memory the process has now, or had at most."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+@pytest.mark.parametrize("name, reason", [("flood-of-output", "crashed"), ("trickle", "exhausted")])
+def test_who_never_stops_is_ended_and_others_go_on(besieged, name, reason):
+    """A flood by the worker's own bound, a frame without end by the deadline; a job beside it finishes meanwhile."""
+    attack = besieged.enqueue("endless@1", name=name)
+
+    assert f'"beside-{name}"'.encode() == besieged.ended(besieged.enqueue("good@1", name=f"beside-{name}")).result
+    ended = besieged.ended(attack)
+    assert ("quarantined", reason) == (ended.state, ended.reason)
+
+
+def test_a_line_of_ten_megabytes_is_cut(besieged):
+    """A job that prints it is careless, not hostile: its output is cut and its work counts."""
+    assert b'"talks"' == besieged.ended(besieged.enqueue("talks@1", name="talks")).result
+
+
+@pytest.mark.parametrize("claim", ["completed", "transient", "snoozed"])
+def test_a_cell_claims_nothing_better_than_what_was_seen(besieged, claim):
+    """The kernel ended it for a violation: what it had not said to the end does not count, and it is not retried."""
+    ended = besieged.ended(besieged.enqueue("claims@1", name=claim, host="web-1"))
+
+    assert ("quarantined", "suspicious") == (ended.state, ended.reason)
+
+
 def descriptors(pid):
     """How many descriptors a process has; only root can see it, the worker hides from its own user."""
     folder = Path(f"/proc/{pid}/fd")
@@ -80,3 +120,10 @@ def test_descriptors_from_a_cell_are_dropped(besieged):
 
     assert b'"sent"' == status.result
     assert abs(descriptors(worker.pid) - before) <= 4
+
+
+def test_no_attack_costs_the_worker_memory(besieged):
+    """Seen from outside, at the peak: frames are bounded before they are read, and what waits is bounded too."""
+    worker = besieged.workers[0]
+
+    assert memory_kb(worker.pid, "VmHWM") - besieged.memory_kb <= MEMORY_KB

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from pathlib import Path
 
 import msgspec
 
 from benteng.app import Benteng
-from benteng.contract import Contract, Slug
+from benteng.contract import Contract, Slug, Target
 from benteng.policy import Effect, Tier
 
 app = Benteng()
@@ -65,6 +66,14 @@ def hostile(name: str) -> bytes:
         "flood": frame(["Log", me, "x" * 8000]) * 40,
         "strays": frame(["Log", me + 1000, "x"]) * 2000,
         "progress": frame(["Progress", me, "x"]) * 20_000,
+        "line": frame(["Log", me, "x" * 10_000_000]),
+        "foreign-started": frame(["Started", [me + 1000]]),
+        "many-started": frame(["Started", [*range(1001)]]),
+        "zero": HEADER.pack(1, 0, 0),
+        "all-tail": HEADER.pack(1, 1, 256 * 1024),
+        "bytes-for-text": frame(["Log", me, b"x"]),
+        "huge-handle": frame(["Log", 1 << 63, "x"]),
+        "guard": frame(["Guard", []]),
     }
     return attacks[name]
 
@@ -86,13 +95,70 @@ def attack(step: Step) -> str:
         os._exit(0)
     if step.name == "descriptors":
         line = socket.socket(fileno=os.dup(LINE))
-        for _ in range(20):
-            socket.send_fds(line, [frame(["Log", own_handle(), "x"])], [0, 1, 2])
+        for _ in range(10):
+            socket.send_fds(line, [frame(["Log", own_handle(), "x"])], [0, 1, 2] * 8)
         return "sent"
     data = hostile(step.name)
     while data:
         data = data[os.write(LINE, data) :]
     return "survived"
+
+
+def _endless(name: str) -> None:
+    """Go on for ever: only a kill ends it."""
+    me = own_handle()
+    said = {"flood-of-output": frame(["Log", me, "x" * 8000]), "trickle": b"\x00"}[name]
+    if name == "trickle":
+        os.write(LINE, HEADER.pack(1, 256 * 1024, 0))
+    while True:
+        os.write(LINE, said)
+        if name == "trickle":
+            time.sleep(0.01)
+
+
+@app.job(
+    "endless@1",
+    tier=Tier.MEDIUM,
+    effect=Effect.REPEATABLE,
+    operation=("name",),
+    resources=None,
+    attempts_max=1,
+    crashes_max=1,
+    lease_seconds=5.0,
+    run_seconds_max=1.0,
+)
+def endless(step: Step) -> None:
+    """Say something for ever."""
+    _endless(step.name)
+
+
+@app.job("talks@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, lease_seconds=5.0)
+def talks(step: Step) -> str:
+    """Print a line of ten megabytes, as a careless job does."""
+    print("x" * 10_000_000)
+    return step.name
+
+
+class Claim(Contract):
+    name: Slug
+    host: Target
+
+
+@app.job(
+    "claims@1",
+    tier=Tier.HIGH,
+    effect=Effect.REPEATABLE,
+    operation=("name",),
+    resources=("host",),
+    attempts_max=3,
+    lease_seconds=5.0,
+)
+def claims(claim: Claim) -> None:
+    """Be ended by the kernel for a violation, having said almost all of an end that is better than that."""
+    result = b"null" if claim.name == "completed" else b""
+    said = frame(ended(own_handle(), claim.name, size=len(result)), result)
+    os.write(LINE, said[:-1])
+    os.execv("/bin/true", ["true"])  # noqa: S606 - the violation
 
 
 @app.job("good@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, lease_seconds=5.0)
