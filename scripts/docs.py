@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,17 @@ ROOT = Path(__file__).resolve().parent.parent
 OPENING = re.compile(r"^<!-- generated: [a-z-]+ -->$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?:(?!<!-- generated: ).)*?(<!-- end -->)", re.DOTALL)
 TARGET = re.compile(r"^(?P<name>[a-z]+):.*## (?P<text>.*)$", re.MULTILINE)
+
+
+ESCAPES = ROOT / "tests" / "worker" / "sandbox" / "escapes"
+VECTOR = re.compile(r"^@vector\ndef (\w+)", re.MULTILINE)
+
+
+def isolation_escapes() -> str:
+    """List the ways out that the escape suite goes, by what each kind of cell makes of them."""
+    names = VECTOR.findall((ESCAPES / "vectors.py").read_text())
+    table: str = runpy.run_path(str(ESCAPES / "outcomes.py"))["as_markdown"](names)
+    return table
 
 
 def make_targets() -> str:
@@ -127,6 +139,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "operation-life-cycle": operation_life_cycle,
     "isolation-layers": as_markdown,
     "isolation-calls": filter_as_markdown,
+    "isolation-escapes": isolation_escapes,
 }
 
 

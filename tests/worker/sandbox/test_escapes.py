@@ -1,4 +1,4 @@
-"""The escape suite: no vector gets out of a MEDIUM or HIGH cell, and each of them gets out of no cell.
+"""The escape suite: no vector gets out of a MEDIUM or HIGH cell, nor what LOW promises of it; each works without one.
 
 Whether it got out is seen from outside: a file, a listener, a pid, a descriptor in /proc. Three kinds of worker: root
 whose pool has its own uid, root whose pool has none, and an ordinary user whose cells have his uid (the worst case).
@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker.sandbox.escapes import vectors
+from tests.worker.sandbox.escapes.outcomes import FORKS, IMPORT_MAY, LOW, LOW_OWN_UID, NOT_A_WAY_OUT
 from tests.worker.sandbox.escapes.scene import ORDINARY_UID, OWN_UID, SECRET, Scene, descendants, interpreter, status
 
 # ruff: noqa: D103 - a witness is named after what it sees
@@ -210,7 +212,11 @@ WITNESSES = {
     "read_passwd": passwd,
     **dict.fromkeys(
         [
-            "read_store",
+            "read_file",
+            "read_ledger",
+            "read_ledger_by_victims_root",
+            "read_ledger_uncovered",
+            "read_ledger_in_own_space",
             "read_by_symlink",
             "read_by_hardlink",
             "read_by_dots",
@@ -362,24 +368,6 @@ NEEDS_ROOT = frozenset(
 NEEDS_OTHER_UID = frozenset({"become_root"})
 """What says nothing about a cell that has root's uid (without its capabilities; `dev` only)."""
 
-IMPORT_MAY = frozenset(
-    [
-        "fork",
-        "fork_daemon",
-        "fork_by_number",
-        "fork_by_clone",
-        "hold_victim",
-        "lose_parent_tie",
-        "second_filter",
-        "second_filter_by_prctl",
-        "second_listener",
-        "much_memory",
-        "one_big_file",
-        "many_descriptors",
-    ]
-)
-"""What the pool layer leaves to the zygote, because it makes cells; a hostile import has it until the first fork."""
-
 LACKING = ("[Errno 38]", "[Errno 97]", "[Errno 19]")
 """ENOSYS, EAFNOSUPPORT, ENODEV: the kernel does not have the thing at all."""
 
@@ -443,7 +431,29 @@ def test_no_vector_leaves_a_cell(scenes, kind, vector):
     assert {"import": vector in IMPORT_MAY, "medium": False, "high": False} == found
 
 
-FORKS = ("fork", "fork_daemon", "fork_by_number", "fork_by_clone")
+def test_every_vector_has_a_witness_and_every_outcome_a_vector():
+    """Nothing is tried that nobody watches, and nothing is promised that is not tried."""
+    assert WITNESSES.keys() == vectors.VECTORS.keys() - NOT_A_WAY_OUT
+    assert LOW_OWN_UID | IMPORT_MAY <= WITNESSES.keys()
+
+
+def low_cases():
+    """Return what LOW promises: with a uid of the pool's own, and as the worker's user."""
+    own = [("own_uid", vector) for vector in sorted(LOW_OWN_UID)]
+    return own + [("ordinary", vector) for vector in sorted(LOW - NEEDS_ROOT)]
+
+
+@pytest.mark.parametrize("kind, vector", low_cases())
+def test_low_holds_what_it_promises(scenes, kind, vector):
+    """The ledger, other processes' memory, the bounds; with an own uid, other users' files and processes as well."""
+    scene = scenes(kind)
+
+    free, said = got_out(scene, "nothing", vector)
+
+    assert free, f"proves nothing: {vector} does not work without a cell either: {said}"
+    assert not got_out(scene, "low", vector)[0]
+
+
 LISTED = ("/usr/bin/env",)
 """What the pool lists in the tests below: a program that starts others, if it is let."""
 
@@ -465,7 +475,7 @@ def test_no_vector_leaves_a_cell_with_a_list_of_programs(scenes, kind, vector):
 
 
 @pytest.mark.parametrize("kind", ["own_uid", "ordinary"])
-@pytest.mark.parametrize("vector", FORKS)
+@pytest.mark.parametrize("vector", sorted(FORKS))
 def test_what_a_cell_started_ends_with_it(scenes, kind, vector):
     """The kernel ends it, also what left its parents, its session and its group: nobody but the cell is killed."""
     scene = scenes(kind)

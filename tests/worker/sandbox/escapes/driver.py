@@ -19,6 +19,7 @@ from benteng.worker.sandbox import (  # noqa: E402
     Spec,
     basic,
     capabilities,
+    covers,
     linux,
     namespaces,
     processes,
@@ -52,7 +53,13 @@ def main():
     control = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     system.adopt_orphans()
-    if shut != "nothing":
+    if shut == "low":
+        if scene["own_uid"]:
+            capabilities.become(scene["uid"], scene["uid"])
+        else:
+            covers.enter([scene["store"]])
+        system.no_new_privileges()
+    elif shut != "nothing":
         capabilities.limit()  # no namespaces: they are optional, so the worst case is without
         if scene["own_uid"]:
             (capabilities.become_keeping if listed else capabilities.become)(scene["uid"], scene["uid"])
@@ -89,12 +96,12 @@ def attempt(message, descriptors, parent):
     os.set_inheritable(line, False)
     scene.update(message)
     scene["passed"], scene["passed6"] = (*passed, -1, -1)[:2]
+    if shut in ("low", "medium", "high") and not passed:
+        basic.enter(Spec(parent, line, limits, 1, scene["scratch"]))
+        line = basic.KEPT
     if shut in ("medium", "high"):
         if listed:
             processes.leave()
-        if not passed:
-            basic.enter(Spec(parent, line, limits, 1, scene["scratch"]))
-            line = basic.KEPT
         linux.enter_job(walls, Tier(shut), scene["scratch"])
     sock = socket.socket(fileno=line)
     sock.send(b"ready")

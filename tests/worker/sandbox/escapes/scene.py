@@ -115,7 +115,7 @@ class Scene:
         self._start_victim()
 
     def _make(self):
-        for name in ("outside", "scratch", "app", "mount"):
+        for name in ("outside", "scratch", "app", "mount", "store"):
             (self.root / name).mkdir()
         (self.root / "outside").chmod(0o777)
         (self.root / "scratch").chmod(0o711)
@@ -125,8 +125,10 @@ class Scene:
         self.file = self.root / "outside" / "file"
         self.marker = self.root / "outside" / "signalled"
         os.chown(self.root, self.uid, self.uid)
-        for name in ("app", "mount"):
+        for name in ("app", "mount", "store"):
             os.chown(self.root / name, self.uid, self.uid)
+        (self.root / "store").chmod(0o700)
+        self._file("store/ledger", SECRET, 0o600)
         os.chown(self.root / "scratch", self.cell_uid, self.cell_uid)
         self.reset()
 
@@ -276,6 +278,7 @@ class Scene:
                 "uid": self.cell_uid,
                 "own_uid": own,
                 "secret": str(self.secret),
+                "store": str(self.root / "store"),
                 "secret_text": SECRET,
                 "outside": str(self.root / "outside"),
                 "file": str(self.file),

@@ -57,8 +57,30 @@ def read_passwd(scene):
 
 
 @vector
-def read_store(scene):
+def read_file(scene):
     take(scene, Path(scene["secret"]).read_bytes())
+
+
+@vector
+def read_ledger(scene):
+    take(scene, Path(scene["store"], "ledger").read_bytes())
+
+
+@vector
+def read_ledger_by_victims_root(scene):
+    take(scene, Path(f"/proc/{scene['victim']}/root{scene['store']}/ledger").read_bytes())
+
+
+@vector
+def read_ledger_uncovered(scene):
+    libc.umount2(text(scene["store"]), 2)
+    take(scene, Path(scene["store"], "ledger").read_bytes())
+
+
+@vector
+def read_ledger_in_own_space(scene):
+    libc.unshare(0x1002_0000)
+    read_ledger_uncovered(scene)
 
 
 @vector
