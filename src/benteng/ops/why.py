@@ -130,7 +130,8 @@ def _ready(view: JobView, draft: _Draft, known_types: frozenset[str], pool: Pool
             f"each worker of pool {view.pool} on this host starts at most {pool.starts_per_minute} jobs a minute"
         )
     if view.handbacks:
-        draft.facts.append(f"it was handed back {many(view.handbacks, 'time')} without being run")
+        because = f", the last time because: {view.error}" if view.error else ""
+        draft.facts.append(f"it was handed back {many(view.handbacks, 'time')} without being run{because}")
     draft.headline = (
         f"it can start, but {'; '.join(reasons)}" if reasons else "it can start now: the next free worker takes it"
     )

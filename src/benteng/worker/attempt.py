@@ -34,6 +34,7 @@ from benteng.redact import Scrubber, clean, clean_line, error_text
 from benteng.task import JobType, Registry
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 from benteng.worker import wire
+from benteng.worker.denial import denial
 from benteng.worker.wire import UNSERIALISABLE, Ended, How, Next, Work
 
 LOG_BYTES_MAX: Final = 64 * 1024
@@ -243,7 +244,8 @@ class Attempt:
         self.flush()
         if _is_cancellation(error):
             return self._stopped()
-        return wire.frame(ended_by(self.work.handle, error, cast("JobType", self.job_type), self.scrubber))
+        ended = ended_by(self.work.handle, error, cast("JobType", self.job_type), self.scrubber)
+        return wire.frame(msgspec.structs.replace(ended, denied=denial(error, self.shop.scratch)))
 
     def _stopped(self) -> bytes:
         self.armed = False

@@ -7,8 +7,8 @@ kills the cell, and a dead cell is Crashed whatever it said before, unless it ha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
 
@@ -32,6 +32,7 @@ from benteng.redact import Scrubber, clean_line, patterns
 from benteng.store.records import LeaseProof, Settlement
 from benteng.verdict import Divert, Hold, Refuse
 from benteng.worker import wire
+from benteng.worker.blocked import explained
 from benteng.worker.wire import BEFORE_START, UNSERIALISABLE, Ended, How, Named
 
 LOG_BYTES_MAX = 128 * 1024
@@ -169,6 +170,14 @@ class Flight:
                 return self._judged(ended, text)
             case _:
                 assert_never(ended.how)
+
+    def explain(self, sentences: Iterable[str]) -> None:
+        """Add to its error what the walls blocked."""
+        match self.outcome:
+            case Transient(error) | Permanent(error) | Suspicious(error):
+                self.outcome = replace(self.outcome, error=explained(error, sentences))
+            case _:
+                return
 
     def stopped(self) -> Outcome:
         """Return the outcome of an attempt that ended because we stopped it; by itself nothing stops."""

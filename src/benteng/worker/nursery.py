@@ -21,6 +21,7 @@ import msgspec
 
 from benteng.policy import Tier, TypePolicy
 from benteng.worker import wire
+from benteng.worker.blocked import Bounds
 from benteng.worker.cells import Cell
 from benteng.worker.hatchery import Hatchery
 from benteng.worker.pool import Pool
@@ -88,14 +89,27 @@ class Nest:
         listed, readable = roots.application(self.paths, self.secrets)
         return listed, (*readable, *self.pool.read)
 
+    def bounds(self, told: Configure) -> Bounds:
+        """Return what cells made by that zygote may touch, by real paths and by those that were given."""
+        read = (*roots.LIBRARIES, *roots.DATA, *roots.python(), *told.read, *roots.readable(told.read))
+        return Bounds(
+            pool=self.pool.name,
+            read=told.read if told.programs else read,
+            write=(*told.write, *roots.outermost(told.write), *roots.DEVICES),
+            secrets=tuple(str(path) for each in self.secrets for path in (each, each.resolve())),
+            programs=(*self.pool.exec, *told.programs),
+            own_uid=told.own_uid,
+        )
+
 
 class Nursery:
-    """One zygote at a time."""
+    """One zygote at a time. `bounds`: what its cells may touch."""
 
     def __init__(self, nest: Nest, hatchery: Hatchery) -> None:
         self.state = NurseryState.DOWN
         self.line: socket.socket | None = None
         self.outbox = Outbox()
+        self.bounds = Bounds(nest.pool.name)
         self._nest = nest
         self._hatchery = hatchery
         self._inbox = Inbox(Line.ZYGOTE_STARTING, wire.ZYGOTE_BYTES_MAX)
@@ -120,7 +134,9 @@ class Nursery:
 
     def configure(self) -> None:
         """Tell the zygote what it is to be."""
-        self.say(self._nest.configure(apart=self._hatchery.apart))
+        told = self._nest.configure(apart=self._hatchery.apart)
+        self.bounds = self._nest.bounds(told)
+        self.say(told)
 
     def ready(self, report: bytes) -> dict[str, TypePolicy]:
         """Take its report and return the policies of its registry. Raises ProtocolError."""

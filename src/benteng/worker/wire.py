@@ -127,8 +127,25 @@ class Next(_Message, frozen=True):
     payload_bytes: Size
 
 
+class Act(StrEnum):
+    """What a handler wanted to do when the kernel said no, as far as its exception tells."""
+
+    FILE = "file"
+    MODE = "mode"
+    NETWORK = "network"
+    PROGRAM = "program"
+    CALL = "call"
+
+
+class Denied(_Message, frozen=True):
+    """An act that the kernel denied, with its full path if it has one."""
+
+    act: Act
+    path: Line_ = ""
+
+
 class Ended(_Message, frozen=True, tag=True):
-    """An attempt ended. Tail: the result, then the payloads of the successors."""
+    """An attempt ended. Tail: the result, then the payloads of the successors. denied: a hint why it failed."""
 
     handle: Handle
     how: How
@@ -139,6 +156,7 @@ class Ended(_Message, frozen=True, tag=True):
     after_seconds: Seconds | None = None
     result_bytes: Size = 0
     successors: Annotated[tuple[Next, ...], msgspec.Meta(max_length=SUCCESSORS_MAX)] = ()
+    denied: Denied | None = None
 
 
 class Progress(_Message, frozen=True, tag=True):

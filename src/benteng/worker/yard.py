@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from benteng.outcome import Completed, Lost, Suspicious, Unstarted
 from benteng.policy import Limits, Tier, TypePolicy
 from benteng.redact import clean_line
-from benteng.worker import isolation, wire
+from benteng.worker import blocked, isolation, wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
 from benteng.worker.hatchery import Hatchery, Sight
@@ -367,6 +367,7 @@ class Yard:
             case wire.Ended(handle):
                 flight = cell.flight(handle)
                 flight.end(message, tail)
+                flight.explain(self._blocked(cell, flight, message.denied))
                 self._landed(cell, flight, now)
             case wire.Progress(handle, text):
                 self._note(cell, handle, text, progress=True)
@@ -393,6 +394,13 @@ class Yard:
             self._let_work(cell, sight, now)
         elif cell.state is CellState.READY and not cell.flights and _has_company(cell, sight):
             self._kill(cell, now)
+
+    def _blocked(self, cell: Cell, flight: Flight, denied: wire.Denied | None) -> tuple[str, ...]:
+        """Return what to say about a denial, if the walls of its cell were the reason. LOW has none."""
+        if denied is None or cell.lane.kind is Kind.WIDE or self._means.nest.pool.waive:
+            return ()
+        told = wire.Denied(denied.act, clean_line(flight.told(denied.path)))
+        return (blocked.sentence(told, self._nursery.bounds),)
 
     def _let_work(self, cell: Cell, sight: Sight, now: float) -> None:
         said = cell.layers or frozenset[str]()
