@@ -238,8 +238,10 @@ class PostgresServer(Server):
         source = f"host={self.home} port={self.port} user=postgres application_name={replica.name}"
         options = ("--wal-method=stream", "--checkpoint=fast", "--write-recovery-conf", "--no-sync")
         replica._run("pg_basebackup", f"--pgdata={replica.data}", f"--dbname={source}", *options)
-        # The copy holds the primary's settings: a promoted replica must not wait for itself.
-        replica._configure({"synchronous_standby_names": ""}, "postgresql.auto.conf")
+        # The copy holds the primary's settings: a promoted replica must not wait for itself. And a newer pg_basebackup
+        # names the primary with words that an older server does not know.
+        own = {"synchronous_standby_names": "", "primary_conninfo": source}
+        replica._configure(own, "postgresql.auto.conf")
         places = {**replica._places(), "cluster_name": replica.name}
         replica._configure({**replica._conf, **places}, "postgresql.conf")
 

@@ -24,6 +24,7 @@ from benteng.policy import TypePolicy, differences
 from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX, Consumer, Hints
 from benteng.store.records import Extension, Settled, Turn, WorkerFacts
+from benteng.worker.backlog import SETTLE_MAX, Backlog
 from benteng.worker.budget import Budget
 from benteng.worker.flights import Flight, StopReason
 from benteng.worker.judgement import Judge, Settler
@@ -38,8 +39,6 @@ Tend = Callable[[float], frozenset[int]]
 OK, INTERNAL, UNAVAILABLE, REFUSED = 0, 70, 75, 78
 """Exit codes, as sysexits.h has them: 70 a fault of ours or a damaged store, 75 the store stayed away, 78 refused."""
 
-LINGER_SECONDS = 0.002
-SETTLE_MAX = 256
 STORE_BACKOFF_SECONDS = 0.05
 STORE_BACKOFF_SECONDS_MAX = 2.0
 REGISTER_SECONDS = 30.0
@@ -106,7 +105,7 @@ class Supervisor:
         self._drain_until = float("inf")
         self._code = OK
         self._beat_at = self._look_at = self._register_at = self._house_at = 0.0
-        self._ripe_at = self._lease_at = float("inf")
+        self._done_at = self._lease_at = float("inf")
         self._by_hint = False
         self._missed_at = float("-inf")
         self._hungry = True
@@ -162,17 +161,13 @@ class Supervisor:
         if now >= self._look_at:
             self._hungry = True
         room = self._budget.left(now, self._room())
-        if not room and not self._ripe(now):
+        backlog = self._backlog()
+        if now < backlog.due_at and (not room or backlog.gathers):
             return False
         return self._turn(now, room)
 
-    def _ripe(self, now: float) -> bool:
-        """Whether ended attempts are to be settled: all have ended, or many, or the first has waited long enough."""
-        if not self._done:
-            return False
-        return (
-            len(self._done) in (len(self._flights), SETTLE_MAX) or len(self._done) > SETTLE_MAX or now >= self._ripe_at
-        )
+    def _backlog(self) -> Backlog:
+        return Backlog(len(self._done), len(self._flights), self._done_at, self._yard.waiting)
 
     def _room(self) -> int:
         if self._draining or not self._hungry or not self._accepts or not self._yard.open or self._register_at <= 0:
@@ -192,7 +187,7 @@ class Supervisor:
         self._report(batch, answer.settled)
         for flight in batch:
             del self._flights[flight.handle]
-        self._ripe_at = now + LINGER_SECONDS if self._done else float("inf")
+        self._done_at = now if self._done else float("inf")
         if room:
             self._note_appetite(now, len(answer.grants), room)
         self._take(answer, asked_at)
@@ -243,7 +238,7 @@ class Supervisor:
         for flight in ended:
             flight.settlement = self._settler.settle(flight, clock.system_clock())
             if not self._done:
-                self._ripe_at = now + LINGER_SECONDS
+                self._done_at = now
             self._done.append(flight)
 
     def _report(self, batch: Sequence[Flight], settled: Sequence[Settled]) -> None:
@@ -419,20 +414,18 @@ class Supervisor:
             key.data(mask, clock.boot_seconds())
 
     def _store_wakes_at(self, now: float) -> float:
-        due = [self._ripe_at if self._done else float("inf")]
+        due = [self._backlog().due_at]
         if self._flights:
             due.append(self._beat_at)
         if self._accepts and not self._draining:
             due += [self._register_at, self._claims_at(now)]
-        if self._done and len(self._done) >= len(self._flights):
-            due.append(now)
         return max(min(due), self._ask_at)
 
     def _claims_at(self, now: float) -> float:
-        """Return when the queue is to be asked; inf while there is no room: what makes room wakes by itself."""
+        """Return when the queue is to be asked; inf without room or a cell for more: whatever makes them wakes us."""
         if not self._hungry:
             return self._look_at
-        return self._budget.wakes_at(now) if self._room() else float("inf")
+        return self._budget.wakes_at(now) if self._room() and not self._backlog().gathers else float("inf")
 
     def _keep_house(self, now: float) -> None:
         """Kill orphans that fell to this process, and leave when an attempt is stuck by a fault of ours."""

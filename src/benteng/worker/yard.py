@@ -113,6 +113,11 @@ class Yard:
         return KINDS[policy.tier] not in self._resting
 
     @property
+    def waiting(self) -> bool:
+        """Whether a flight waits for a cell."""
+        return any(lane.waiting for lane in self._lanes)
+
+    @property
     def _works(self) -> bool:
         return self._approved and self._nursery.state is NurseryState.READY
 
