@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -225,6 +226,30 @@ def test_calls_that_no_setting_gives_are_refused_and_told(scene):
 
     assert "38 13" == (scene.place / "out" / "said").read_text()
     assert {("call", "memfd_create"), ("call", "bind")} == scene.wanted(found, "never")
+
+
+def test_every_way_to_change_a_directory_is_listed(project):
+    """By path and by handle, what it was and what it becomes; and a file that is opened by the oldest call."""
+    for name in ("a", "b", "c", "d"):
+        (project.place / "in" / f"{name}.txt").write_text(name)
+    (project.place / "out" / "removed").mkdir()
+
+    found = project.run("change")
+
+    assert "completed" == found["outcome"]
+    names = ("a-renamed", "a-replaced", "b-renamed", "c-renamed", "d-renamed", "directory", "e", "fifo", "linked")
+    expected = {("write", f"place/out/{name}") for name in (*names, "removed", "symlinked")}
+    expected |= {("write", f"place/in/{name}.txt") for name in ("a", "b", "c", "d", "by-c")}
+    expected |= {("read", "place/in/read.txt")} if platform.machine() == "x86_64" else set()
+    assert expected <= project.wanted(found, "review")
+
+
+def test_whatever_a_call_points_to_the_observer_goes_on(project):
+    """Pointers to nowhere and paths without an end are the caller's trouble; and nobody answers for himself."""
+    found = project.run("strange")
+
+    assert "completed" == found["outcome"]
+    assert "{-1} []" == (project.place / "out" / "said").read_text()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import platform
 import select
 import socket
 import subprocess
@@ -67,6 +68,24 @@ async def every_low(name: str) -> str:
     return every()
 
 
+@medium("change@1")
+def change(act: Act) -> None:
+    """Change the entries of a directory in each way that there is, and open a file by the oldest call."""
+    at = PLACE / "out"
+    for name in ("a", "b", "c", "d"):
+        (PLACE / "in" / f"{name}.txt").rename(at / f"{name}-renamed")
+    (at / "a-renamed").replace(at / "a-replaced")
+    (at / "linked").hardlink_to(at / "b-renamed")
+    (at / "symlinked").symlink_to(at / "b-renamed")
+    (at / "directory").mkdir()
+    (at / "removed").rmdir()
+    os.truncate(PLACE / "in" / "by-c.txt", 0)
+    os.mkfifo(at / "fifo")
+    os.rename("d-renamed", "e", src_dir_fd=(fd := os.open(at, os.O_RDONLY)), dst_dir_fd=fd)
+    if platform.machine() == "x86_64":
+        os.close(ctypes.CDLL(None).syscall(2, os.fsencode(PLACE / "in" / "read.txt"), os.O_RDONLY))
+
+
 @medium("steal@1")
 def steal(act: Act) -> None:
     """Reach for what nobody may have, by a link, and by a program too."""
@@ -97,6 +116,20 @@ def forbidden(act: Act) -> None:
         except OSError as error:
             said.append(str(error.errno))
     (PLACE / "out" / "said").write_text(" ".join(said))
+
+
+@medium("strange@1")
+def strange(act: Act) -> None:
+    """Call with pointers to nowhere, with a path that leads to itself, and look for the observer's end."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    loop = Path(os.environ["HOME"]) / "loop"
+    loop.symlink_to(loop)
+    said = []
+    for pointer in (0xFFFF_FFFF_FFFF_FF00, 0x7FFF_FFFF_FFFF_FFFF, 1, os.fsencode(loop)):
+        address = ctypes.c_void_p(pointer) if isinstance(pointer, int) else pointer
+        said += [libc.open(address, 0), libc.syscall(437, -100, address, address, 24), libc.connect(0, address, 16)]
+    ends = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    (PLACE / "out" / "said").write_text(f"{set(said)} {[each for each in ends if 'seccomp' in each]}")
 
 
 @medium("stay@1", run_seconds_max=1.0, grace_seconds=0.2)

@@ -197,9 +197,10 @@ class _Stage:
         notice = watcher.receive()
         if notice is None:
             return
-        found = list[Sight]()
-        with contextlib.suppress(OSError, ValueError):  # a bad pointer: the kernel will tell the caller
+        try:
             found = sight.sights(notice)
+        except Exception:  # noqa: BLE001 - whatever its pointers lead to: the kernel will tell the caller
+            found = list[Sight]()
         if watcher.confirm(notice):
             for each in found:
                 self._note(each, notice.call)
