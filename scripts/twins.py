@@ -10,6 +10,7 @@ from scripts.breaking import Twin, run
 
 SUITE = "tests/store/test_conformance_sqlite.py"
 STORE = "benteng/store/sqlite"
+COSTS = "tests/store/test_sqlite_costs.py"
 HINTS = "tests/store/test_sqlite_hints.py"
 
 
@@ -84,6 +85,25 @@ TWINS = (
         "    _expect(kept, kept)\n",
         "without_its_operation",
         "tests/store/test_sqlite_rows.py",
+    ),
+    # -- costs
+    twin(
+        "set-one-by-one",
+        f"{STORE}/apart.py",
+        "    answers, damage = ",
+        "    if items:\n        return [answer for item in items for answer in alone(item)]\n    answers, damage = ",
+        "costs_no_more and low-50",
+        COSTS,
+    ),
+    twin(
+        "row-written-twice",
+        f"{STORE}/moves.py",
+        "    kept = tx.many(",
+        "    for each in completions:\n"
+        '        tx.run("update operation set fence = fence where seq = :seq", {"seq": each.row["seq"]})\n'
+        "    kept = tx.many(",
+        "costs_no_more and low-50",
+        COSTS,
     ),
     # -- hints
     twin(

@@ -1,0 +1,67 @@
+"""What one job costs the PostgreSQL ledger, counted: round trips, and bytes of the server's log. Never seconds.
+
+A figure that grows is a regression, or a promise that needs more: then the figure here is changed with it, knowingly.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from benteng.testing.bench import settlement
+from benteng.testing.ledger import ACCEPTS, HIGH, LOW, MEDIUM
+
+TYPES = {"low": LOW, "medium": MEDIUM, "high": HIGH}
+COSTS = {
+    ("low", 1): (3, 7.2),
+    ("low", 50): (0.06, 5.3),
+    ("medium", 1): (3, 7.2),
+    ("medium", 50): (0.06, 5.3),
+    ("high", 1): (3, 8.2),
+    ("high", 50): (0.06, 6.2),
+}
+"""(tier, jobs together) -> most round trips and kilobytes a job: in by one call, claimed and ended by turns."""
+
+
+@contextmanager
+def round_trips(facets, directory):
+    """Yield a list that in the end holds the answers that the server finished, as libpq itself writes them down."""
+    counted = []
+    paths = [directory / f"trace-{n}" for n, _ in enumerate(facets)]
+    with ExitStack() as stack:
+        for facet, path in zip(facets, paths, strict=True):
+            facet._connection.pgconn.trace(stack.enter_context(path.open("w")).fileno())
+        yield counted
+        for facet, path in zip(facets, paths, strict=True):
+            facet._connection.pgconn.untrace()
+            counted.append(path.read_text().count("ReadyForQuery"))
+
+
+def written(owner) -> int:
+    """Return the bytes of log that the server has written in its life."""
+    (position,) = owner.execute("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").fetchone()
+    return position
+
+
+@pytest.mark.parametrize("tier, together", COSTS)
+def test_a_job_costs_no_more_than_it_did(bench, owner, tmp_path, tier, together):
+    """In by one call, claimed by one turn, ended by the next."""
+    jobs = [bench.job(TYPES[tier], operation=str(n), resources=resources(tier, n)) for n in range(together)]
+    bench.claim()
+    began = written(owner)
+    with round_trips([bench.producer, bench.consumer], tmp_path) as counted:
+        bench.admit(*jobs)
+        grants = bench.consumer.turn((), together, ACCEPTS).grants
+        settled = bench.consumer.turn([settlement(grant) for grant in grants], together, ACCEPTS).settled
+    grown = (written(owner) - began) / together / 1_000
+
+    trips_max, kilobytes_max = COSTS[tier, together]
+    assert together == len(settled)
+    assert sum(counted) / together <= trips_max
+    assert grown <= kilobytes_max
+
+
+def resources(tier: str, number: int) -> tuple[str, ...]:
+    """Return what a job of the tier holds."""
+    return (f"host:{number}",) if tier == "high" else ()
