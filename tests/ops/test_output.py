@@ -8,6 +8,7 @@ import pytest
 
 from benteng.errors import Refused
 from benteng.ops import output
+from benteng.ops.cli.options import teller
 from benteng.ops.exits import Exit
 
 FORGED = 'bad\r\n{"level":"info"}\x1b[31m\u202e'
@@ -60,8 +61,10 @@ def test_a_password_in_an_address_is_masked(capsys):
         lambda: output.json_line("x", {"a": [FORGED], FORGED: 1}),
         lambda: output.document("x", {"a": {"b": FORGED}}),
         lambda: output.report(Refused("X-x", FORGED, field=FORGED, fix=FORGED), Exit.REFUSED, output.Form.DOCUMENT),
+        lambda: teller("text")("output", text=FORGED),
+        lambda: teller("json")("output", text=FORGED),
     ],
-    ids=["say", "write", "table", "json_line", "document", "report"],
+    ids=["say", "write", "table", "json_line", "document", "report", "event", "event_json"],
 )
 def test_stored_text_cannot_forge_lines_or_colours(capsys, show):
     """Control and bidirectional characters are escaped on every way to a terminal (C116)."""

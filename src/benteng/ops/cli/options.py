@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -12,8 +13,9 @@ import msgspec
 from benteng.errors import NeedsAction, PolicyError, Refused
 from benteng.ops.cli import FORM
 from benteng.ops.exits import Exit, Fault
-from benteng.ops.output import Form, say
+from benteng.ops.output import Form
 from benteng.policy import Tier
+from benteng.redact import LINE_BYTES_MAX, clean_line
 
 if TYPE_CHECKING:
     from benteng.config import Config
@@ -75,13 +77,19 @@ def teller(log: str) -> Teller:
 
 def _as_text(event: str, /, **fields: object) -> None:
     shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", None))
-    say(f"{event} {shown}".rstrip())
+    _tell(f"{event} {shown}".rstrip())
 
 
 def _as_json(event: str, /, **fields: object) -> None:
     told = {name: value for name, value in fields.items() if value not in ("", None)}
     facts = {name: value if isinstance(value, int | float) else str(value) for name, value in told.items()}
-    say(msgspec.json.encode({"event": event} | facts).decode())
+    _tell(msgspec.json.encode({"event": event} | facts).decode())
+
+
+def _tell(line: str) -> None:
+    """Write one clean line to stderr. A worker tells two a job, so this is what it is: a look and a write."""
+    plain = len(line) <= LINE_BYTES_MAX and line.isascii() and line.isprintable()
+    sys.stderr.write((line if plain else clean_line(line)) + "\n")
 
 
 def _reason(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
