@@ -57,7 +57,10 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     start                "fork" a cell from the zygote, or "exec" each one (for code that starts threads at import)
     env                  names of environment variables that handlers may see; never secrets
     secrets              where each secret comes from that job types name: {file}, {env} or {credential}
-    uid, gid             whom zygote and cells become when the worker is root
+    uid, gid             whom zygote and cells become when the worker is root; with `cell`, who they are
+    supervisor_uid, supervisor_gid
+                         whom the supervisor becomes under `benteng supervise`
+    cell                 where zygote and cells are when they are elsewhere: "unix:/path", the socket of `benteng cell`
     read, write          full paths that MEDIUM and HIGH cells may read, or write, beside what all may
     exec                 full paths of the programs that MEDIUM and HIGH cells may start
     waive                layers of isolation that `dev` does without; `prod` refuses MEDIUM and HIGH then
@@ -73,6 +76,9 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     secrets: dict[str, Source] = {}
     uid: int | None = None
     gid: int | None = None
+    supervisor_uid: int | None = None
+    supervisor_gid: int | None = None
+    cell: str = ""
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     exec: tuple[str, ...] = ()

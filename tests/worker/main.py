@@ -54,6 +54,7 @@ def main() -> int:
                 "waive": frozenset(pool.get("waive", ())),
             }
         ),
+        cell=wanted.get("cell", ""),
         keeper=wanted["keeper"],
         artifact_dir=Path(wanted["artifacts"]),
         trust_path=Path(wanted["trust"]),

@@ -120,6 +120,18 @@ def test_only_what_is_permitted_decodes(line):
         wire.Refuse("r", "t"),
         wire.Spawned(1, 2),
         wire.Exited(1, 0, guarded=False),
+        wire.Examine(),
+        wire.Hatch(("REGION",)),
+        wire.Look(1, layers=True),
+        wire.Signal(9),
+        wire.Measure(((1, 2, 3),)),
+        wire.Drop(1, 2),
+        wire.Cull(1.0),
+        wire.Holds(("seccomp",)),
+        wire.Hatched(2),
+        wire.Seen(1, ("seccomp",), 0, 1),
+        wire.Full((1,)),
+        wire.Gone(),
     ]
     for message in samples:
         inbox = Inbox(line)

@@ -27,7 +27,7 @@ _LATER = ("redis", "rediss", "valkey")
 def default_dsn() -> str:
     """Return the address of the ledger in the user's state directory, outside every root that a cell may read."""
     base = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
+    home = Path(base) if Path(base).is_absolute() else _home() / ".local" / "state"
     return f"sqlite:///{home / 'benteng' / 'benteng.db'}"
 
 
@@ -109,6 +109,14 @@ def examine(dba_dsn: str) -> list[Symptom]:
     return look(dba_dsn)
 
 
+def _home() -> Path:
+    """Return this user's home; a user of a container, who has none, gets one that does not exist."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
 def is_postgres(dsn: str) -> bool:
     """Return whether an address names a PostgreSQL ledger: `postgresql://login@host/database`."""
     return urlsplit(dsn).scheme in {"postgres", "postgresql"}
@@ -119,7 +127,7 @@ def credential_files(dsn: str) -> list[Path]:
     if not is_postgres(dsn):
         return [path_of(dsn)]
     named = parse_qs(urlsplit(dsn).query)
-    home = Path.home()
+    home = _home()
     usual = {
         "passfile": os.environ.get("PGPASSFILE", str(home / ".pgpass")),
         "sslkey": os.environ.get("PGSSLKEY", str(home / ".postgresql" / "postgresql.key")),

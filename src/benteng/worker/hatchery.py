@@ -12,14 +12,15 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from benteng.worker import wire
 from benteng.worker.program import program
 from benteng.worker.sandbox import observe, system
 from benteng.worker.scratch import Scratch, is_over
+from benteng.worker.wire import Outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,19 @@ class Hatchery(Protocol):
     @property
     def line(self) -> socket.socket | None:
         """The line to watch for answers; None when everything is answered at once."""
+        ...
+
+    @property
+    def outbox(self) -> Outbox:
+        """What waits to be sent on that line."""
+        ...
+
+    def flush(self) -> None:
+        """Send what that line takes."""
+        ...
+
+    def hear(self) -> Iterator[Any]:
+        """Yield what was answered. Raises EOFError, ProtocolError, BlockingIOError, ConnectionError."""
         ...
 
     @property
@@ -91,6 +105,7 @@ class Own:
 
     def __init__(self, environment: Mapping[str, str], scratch: Scratch, *, apart: bool = False) -> None:
         self.line = None
+        self.outbox = Outbox()
         self.apart = apart
         self._home = {"HOME": str(scratch.root), "TMPDIR": str(scratch.root)}
         self._environment = dict(environment)
@@ -101,6 +116,13 @@ class Own:
     def pid(self) -> int:
         """The zygote's pid; 0 when there is none."""
         return 0 if self._process is None else self._process.pid
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def hear(self) -> Iterator[Any]:
+        """Nobody answers: everything was done at once."""
+        return iter(())
 
     def hatch(self, theirs: socket.socket) -> bool:
         """Start a zygote: exec'd clean, its line is all that it gets."""

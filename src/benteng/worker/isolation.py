@@ -80,22 +80,25 @@ def shut(tiers: Iterable[Tier]) -> bool:
     return bool(wanted) and Tier.LOW not in wanted
 
 
-def held(*, contained: bool) -> frozenset[str]:
+def held(pool: Pool, *, contained: bool) -> frozenset[str]:
     """Return the layers that hold on this host, each tried for real; for LOW alone those that it has."""
     if contained:
-        return frozenset(probe.probe())
-    return frozenset(basic.probe()) | ({COVERS} if probe.holds(probe.TRIALS[COVERS]) else set[str]())
+        found = frozenset(probe.probe()) - {"own_uid"}
+    else:
+        found = frozenset(basic.probe()) | ({COVERS} if probe.holds(probe.TRIALS[COVERS]) else set[str]())
+    return found | {"own_uid"} if pool.uid is not None and os.getuid() == 0 else found
 
 
-def check(site: Site, say: Say) -> frozenset[str]:
-    """Return the layers that hold here; warn of what `dev` may lack.
+def check(site: Site, say: Say, elsewhere: frozenset[str] | None = None) -> frozenset[str]:
+    """Return the layers that hold where the cells are; warn of what `dev` may lack.
 
+    `elsewhere`: those that another host has; None: the cells are made here.
     Raises PolicyError when the pool's cells could not be held as their tiers require.
     """
     _check_mix(site, say)
     _check_waivers(site, say)
     _check_roots(site)
-    there = held(contained=bool(site.contained))
+    there = held(site.pool, contained=bool(site.contained)) if elsewhere is None else elsewhere
     _check_programs(site, there, say)
     _check_store(site, there, say)
     for tier in sorted(site.contained, key=lambda tier: tier.rank):
@@ -141,7 +144,7 @@ def needs(pool: Pool, holding: frozenset[str], covers: Iterable[str]) -> dict[Ti
 
 def _check_store(site: Site, there: frozenset[str], say: Say) -> None:
     """LOW jobs must not read what opens the store either: a uid of their own hides it, or a cover."""
-    if Tier.LOW not in site.tiers or (site.pool.uid is not None and os.getuid() == 0) or not site.secrets:
+    if Tier.LOW not in site.tiers or "own_uid" in there or not site.secrets:
         return
     if site.covers is not None and COVERS in there:
         return
@@ -201,5 +204,4 @@ def report(pool: Pool, tier: Tier, holding: frozenset[str]) -> Report:
 
 
 def _there(pool: Pool, holding: frozenset[str]) -> frozenset[str]:
-    own = frozenset({"own_uid"}) if pool.uid is not None and os.getuid() == 0 else frozenset[str]()
-    return (holding - {"own_uid"} | own | ARRANGED) - layers.waived(pool.waive)
+    return (holding | ARRANGED) - layers.waived(pool.waive)

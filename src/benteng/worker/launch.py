@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,8 @@ from benteng.store.contract import Consumer
 from benteng.store.open import credential_files, credential_words, is_postgres, open_consumer
 from benteng.store.records import WorkerFacts, WorkerRefusal
 from benteng.worker import isolation, posture
-from benteng.worker.hatchery import Hatchery, Own
+from benteng.worker.asked import Asked, WardenAwayError, connecting
+from benteng.worker.hatchery import Own
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.keeper_child import KeeperChild
 from benteng.worker.nursery import Nest
@@ -38,6 +39,8 @@ from benteng.worker.vault import Vault
 from benteng.worker.yard import Means, Say
 
 VERSION = "0.1.0"
+WARDEN_SECONDS = 30.0
+"""How long a worker waits at its start for the warden of its cells; then it ends with 75."""
 PATIENCE_SECONDS_MIN = 1.0
 """The store may take so long to answer, also under leases that are shorter than six of these: their cells' guards do
 not depend on it."""
@@ -56,6 +59,7 @@ class WorkerSettings:
     dsn              the store's address;  environment: dev or prod
     app              `module:attribute` of the Benteng object;  cwd: where it is imported, first on its sys.path
     lock             the reviewed policies of this host, all of them
+    cell             where the warden of zygote and cells is: unix:/path, or fd:N that was inherited; empty: none
     keeper           whether to start a keeper as child of this process; on PostgreSQL it is a service of its own
     trust_path       trust roots for signed jobs; None: nobody is trusted
     artifact_dir     directory of artifact files named by their sha256; None: no artifacts
@@ -63,12 +67,14 @@ class WorkerSettings:
     scratch_parent   where the worker's scratch root is made; None: the host's directory for temporary files
     poll_seconds     how long an empty queue is left alone
     give_up_seconds  exit with 75 after the store was away for so long; None: never
+    ready            called when the worker claims jobs for the first time
     """
 
     dsn: str
     app: str
     lock: Mapping[str, TypePolicy]
     pool: Pool = field(default_factory=Pool)
+    cell: str = ""
     environment: str = "dev"
     keeper: bool = True
     trust_path: Path | None = None
@@ -79,6 +85,7 @@ class WorkerSettings:
     poll_seconds: float = 0.5
     give_up_seconds: float | None = None
     say: Say = say_to_stderr
+    ready: Callable[[], None] = lambda: None
 
     @property
     def types(self) -> dict[str, TypePolicy]:
@@ -96,18 +103,24 @@ def run_worker(settings: WorkerSettings) -> int:
     except StoreUnavailable as error:
         settings.say("store_away", why=clean_line(str(error)))
         return UNAVAILABLE
+    except WardenAwayError as error:
+        settings.say("warden_away", why=clean_line(str(error)))
+        return UNAVAILABLE
     except StoreError as error:
         settings.say("store_damaged", why=clean_line(str(error)))
         return INTERNAL
 
 
 def _run(settings: WorkerSettings) -> int:
-    held = _examined(settings)
     system.hide()
-    system.adopt_orphans()
     with ExitStack() as stack:
+        asked = Asked(connecting(settings.cell), settings.pool.env, settings.pool.uid) if settings.cell else None
+        if asked is not None:
+            stack.callback(asked.close)
+        held = _examined(settings, asked)
+        system.adopt_orphans()
         store = stack.enter_context(closing(_consumer(settings)))
-        hatchery = _hatchery(settings)
+        hatchery = asked or _own(settings)
         tend = _keeper(settings, stack)
         rng = SystemRandom()
         means = Means(nest_of(settings, held), settings.lock, hatchery, rng, settings.say)
@@ -116,24 +129,29 @@ def _run(settings: WorkerSettings) -> int:
         return Supervisor(_plan(settings, tend, held), store, judge, settler, means).run()
 
 
-def _examined(settings: WorkerSettings) -> frozenset[str]:
-    """Return the layers that hold here. A refusal is recorded where the ledger lets it, and raised."""
+def _examined(settings: WorkerSettings, asked: Asked | None) -> frozenset[str]:
+    """Return the layers that hold where the cells are. A refusal is recorded where the ledger lets it, and raised."""
+    elsewhere = None
     try:
-        return check(settings)
+        if asked is not None:
+            _check_warden(settings)
+            elsewhere = asked.holds(WARDEN_SECONDS)
+        return check(settings, elsewhere)
     except PolicyError as error:
         if settings.types:
-            _record(settings, WorkerRefusal(error.rule, clean_line(error.reason)))
+            _record(settings, WorkerRefusal(error.rule, clean_line(error.reason)), elsewhere)
         raise
 
 
-def _record(settings: WorkerSettings, refusal: WorkerRefusal) -> None:
+def _record(settings: WorkerSettings, refusal: WorkerRefusal, elsewhere: frozenset[str] | None) -> None:
     """Write a refusal into the log. A ledger that is not there yet is not made for it."""
     if not is_postgres(settings.dsn) and not all(path.exists() for path in credential_files(settings.dsn)):
         return
     contained = any(policy.tier is not Tier.LOW for policy in settings.types.values())
     try:
+        held = isolation.held(settings.pool, contained=contained) if elsewhere is None else elsewhere
         with closing(_consumer(settings)) as store:
-            store.register(facts_of(settings, isolation.held(contained=contained)), refusal)
+            store.register(facts_of(settings, held), refusal)
     except BentengError as error:
         settings.say("warning", rule="W-unrecorded", why=f"the log does not have it: {clean_line(str(error))}")
 
@@ -145,8 +163,11 @@ def _consumer(settings: WorkerSettings) -> Consumer:
     return open_consumer(settings.dsn, settings.pool.name, environment=settings.environment, patience_seconds=patience)
 
 
-def check(settings: WorkerSettings) -> frozenset[str]:
-    """Return the layers that hold on this host. Raises PolicyError for settings with which no worker starts."""
+def check(settings: WorkerSettings, elsewhere: frozenset[str] | None = None) -> frozenset[str]:
+    """Return the layers that hold where the cells are. Raises PolicyError for settings with which no worker starts.
+
+    `elsewhere`: the layers that a warden's host has; None: the cells are made here.
+    """
     _check_types(settings)
     if not settings.types:
         fix = "name another pool, or run: benteng policy lock"
@@ -155,11 +176,21 @@ def check(settings: WorkerSettings) -> frozenset[str]:
     _check_environment(settings)
     _check_pending(settings)
     _vault(settings).check(settings.types.values())
-    held = isolation.check(_site(settings), settings.say)
-    if os.getuid() == 0 and settings.pool.uid is None:
+    held = isolation.check(_site(settings), settings.say, elsewhere)
+    if elsewhere is None and os.getuid() == 0 and settings.pool.uid is None:
         text = "the worker runs as root: handlers can read the store. Set uid and gid of the pool, or use another user"
         settings.say("warning", rule="W-root", why=text)
     return held
+
+
+def _check_warden(settings: WorkerSettings) -> None:
+    """Who the other side is must be known: each looks at the other's uid, which the kernel tells."""
+    if settings.pool.uid is None:
+        text = f"pool {settings.pool.name} has its cells elsewhere, and no uid by which to know them"
+        raise PolicyError("W-cell", text, field="uid", fix="set uid and gid of the pool to those of its cells")
+    if settings.pool.uid == os.getuid():
+        text = f"the supervisor has the uid of the cells of pool {settings.pool.name}"
+        raise PolicyError("W-cell", text, field="uid", fix="run the two sides as different users")
 
 
 def _check_types(settings: WorkerSettings) -> None:
@@ -258,7 +289,7 @@ def nest_of(settings: WorkerSettings, held: frozenset[str]) -> Nest:
     artifacts = "" if settings.artifact_dir is None else str(settings.artifact_dir.resolve())
     tiers = [policy.tier for policy in settings.types.values()]
     programs = _programs(settings, paths)
-    covers = (_covers(settings) or ()) if os.getuid() != 0 else ()
+    covers = () if os.getuid() == 0 or "own_uid" in held else (_covers(settings) or ())
     return Nest(
         pool=settings.pool,
         app=settings.app,
@@ -284,8 +315,8 @@ def _programs(settings: WorkerSettings, paths: tuple[str, ...]) -> Programs:
     return Programs(found.run, found.read, (*listed, *found.listed))
 
 
-def _hatchery(settings: WorkerSettings) -> Hatchery:
-    """Return where the zygotes come from: this process, as the pool's user when it is root."""
+def _own(settings: WorkerSettings) -> Own:
+    """Make the zygotes here, as the pool's user when this process is root."""
     pool = settings.pool
     owner = (pool.uid, pool.gid) if pool.uid is not None and pool.gid is not None and os.getuid() == 0 else None
     scratch = Scratch(settings.scratch_parent, owner)
@@ -301,6 +332,7 @@ def _plan(settings: WorkerSettings, tend: Tend, held: frozenset[str]) -> Plan:
         give_up_seconds=settings.give_up_seconds,
         tend=tend,
         vault=_vault(settings),
+        ready=settings.ready,
     )
 
 

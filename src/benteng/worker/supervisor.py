@@ -62,6 +62,7 @@ class Plan:
     give_up_seconds  exit with 75 after the store was away for so long; None: never
     tend             looks after other children of this process and returns their pids: they are no orphans
     vault            has the secrets of the pool's types
+    ready            called once, when everything agrees and jobs are claimed
     """
 
     pool: Pool
@@ -71,6 +72,7 @@ class Plan:
     give_up_seconds: float | None
     tend: Tend
     vault: Vault
+    ready: Callable[[], None]
 
     @property
     def types(self) -> dict[str, TypePolicy]:
@@ -102,6 +104,7 @@ class Supervisor:
         self._accepts: tuple[str, ...] = ()
         self._signals = 0
         self._draining = False
+        self._told = False
         self._drain_until = float("inf")
         self._code = OK
         self._beat_at = self._look_at = self._register_at = self._house_at = 0.0
@@ -263,6 +266,9 @@ class Supervisor:
         if different:
             text = f"the ledger's policy of {', '.join(different)} is not the one in the lock file of this host"
             self._refuse("L-ledger", f"{text}. Run: benteng policy apply")
+        elif not self._told:
+            self._told = True
+            self._plan.ready()
         return True
 
     # ----------------------------------------------------------------------------------------------------- store away
@@ -365,6 +371,9 @@ class Supervisor:
         """Compare what the zygote imported with what was reviewed, once for each zygote."""
         if self._yard.refused is not None and not self._draining:
             self._refuse(self._yard.refused.rule, self._yard.refused.text)
+        if self._yard.deserted and not self._draining:
+            self._say("deserted", why="the warden is gone, and with it zygote and cells")
+            self._begin_drain(clock.boot_seconds(), UNAVAILABLE)
         code, self._yard.reported = self._yard.reported, None
         if code is None or self._draining:
             return

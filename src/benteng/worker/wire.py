@@ -1,4 +1,4 @@
-"""The frames between supervisor, zygote and cells, and the table of what may be said when.
+"""The frames between supervisor, warden, zygote and cells, and the table of what may be said when.
 
 A frame is a version byte, two u32 lengths, a msgpack header and raw bytes. What is not in PERMITTED for the state of
 the line does not even decode: whoever says it is killed. Handles are small numbers that mean nothing elsewhere.
@@ -250,6 +250,84 @@ class Exited(_Message, frozen=True, tag=True):
     guarded: bool
 
 
+# ------------------------------------------------------------------------------------------------ supervisor and warden
+
+CELLS_MAX: Final = 4096
+
+
+class Examine(_Message, frozen=True, tag=True):
+    """Say what your host can put in force."""
+
+
+class Hatch(_Message, frozen=True, tag=True):
+    """Make a zygote; its end of the line to the supervisor comes along. Its variables, beside what all have."""
+
+    env: Annotated[tuple[Name, ...], msgspec.Meta(max_length=256)]
+
+
+class Look(_Message, frozen=True, tag=True):
+    """Say what you see of this cell, whose pidfd comes along; its layers, if they are asked for."""
+
+    cell: Handle
+    layers: bool
+
+
+class Signal(_Message, frozen=True, tag=True):
+    """Signal the cell, whose pidfd comes along, and its group."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=64)]
+
+
+class Measure(_Message, frozen=True, tag=True):
+    """Say which of these cells hold more on the disk than they may: cell, pid, bytes."""
+
+    cells: Annotated[tuple[tuple[Handle, Handle, Handle], ...], msgspec.Meta(max_length=CELLS_MAX)]
+
+
+class Drop(_Message, frozen=True, tag=True):
+    """Delete the scratch directory of a cell, or of one attempt in it."""
+
+    cell: Handle
+    attempt: Handle = 0
+
+
+class Cull(_Message, frozen=True, tag=True):
+    """End the zygote, within so many seconds by itself or else by force, and say when it is done."""
+
+    patience_seconds: Seconds
+
+
+class Holds(_Message, frozen=True, tag=True):
+    """These layers hold here, each tried for real."""
+
+    layers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)]
+
+
+class Hatched(_Message, frozen=True, tag=True):
+    """The zygote runs."""
+
+    pid: Handle
+
+
+class Seen(_Message, frozen=True, tag=True):
+    """What is seen of a cell. One that is none of the zygote's has no layer."""
+
+    cell: Handle
+    layers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)]
+    below: Handle
+    threads: Handle
+
+
+class Full(_Message, frozen=True, tag=True):
+    """These cells hold more on the disk than they may."""
+
+    cells: Annotated[tuple[Handle, ...], msgspec.Meta(max_length=CELLS_MAX)]
+
+
+class Gone(_Message, frozen=True, tag=True):
+    """The zygote is dead and reaped, and so is all that it had started."""
+
+
 class Line(StrEnum):
     """A line and its state: who speaks, and what was said before."""
 
@@ -260,6 +338,8 @@ class Line(StrEnum):
     TO_ZYGOTE = "to_zygote"
     ZYGOTE_STARTING = "zygote_starting"
     ZYGOTE_READY = "zygote_ready"
+    TO_WARDEN = "to_warden"
+    FROM_WARDEN = "from_warden"
 
 
 PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
@@ -270,6 +350,8 @@ PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
     Line.TO_ZYGOTE: (Spawn, Guard, End),
     Line.ZYGOTE_STARTING: (Ready, Refuse),
     Line.ZYGOTE_READY: (Spawned, Exited),
+    Line.TO_WARDEN: (Examine, Hatch, Look, Signal, Measure, Drop, Cull),
+    Line.FROM_WARDEN: (Holds, Hatched, Seen, Full, Gone),
 }
 """Which messages may arrive on a line in its state. Everything else kills the speaker."""
 

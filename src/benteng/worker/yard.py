@@ -23,6 +23,7 @@ from benteng.outcome import Completed, Lost, Suspicious, Unstarted
 from benteng.policy import Limits, Tier, TypePolicy
 from benteng.redact import clean_line
 from benteng.worker import blocked, isolation, wire
+from benteng.worker.asked import DesertedError
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
 from benteng.worker.hatchery import Hatchery, Sight
@@ -73,7 +74,10 @@ class Means:
 
 
 class Yard:
-    """The processes of one pool, on the selector of its supervisor."""
+    """The processes of one pool, on the selector of its supervisor.
+
+    `refused`: why there will be no zygote. `deserted`: the warden is gone for good.
+    """
 
     def __init__(self, means: Means, selector: selectors.BaseSelector) -> None:
         self._means = means
@@ -90,6 +94,7 @@ class Yard:
         self._since: dict[int, float] = {}
         self._guards: dict[int, float] = {}
         self._strays: dict[int, int] = {}
+        self._warden: socket.socket | None = None
         self._measure_at = 0.0
         self._dirty = False
         self._zygote_at = 0.0
@@ -100,6 +105,7 @@ class Yard:
         self.ended: list[Flight] = []
         self.reported: dict[str, TypePolicy] | None = None
         self.refused: Unusable | None = None
+        self.deserted = False
 
     # ---------------------------------------------------------------------------------------------------------- flights
 
@@ -207,6 +213,7 @@ class Yard:
             if lane.waiting and now - lane.waiting[0].entered_at > WAIT_SECONDS_MAX:
                 self._withdraw(lane.waiting[0], "no cell was free for too long")
         self._dirty = self._hatchery.sweep()
+        self._watch_warden()
 
     def dispatch(self, now: float) -> None:
         """Send waiting flights to cells that have room, and start cells for the others."""
@@ -530,12 +537,26 @@ class Yard:
     # ----------------------------------------------------------------------------------------------------------- zygote
 
     def _zygote(self, now: float) -> None:
-        if self._nursery.state is NurseryState.DOWN and now >= self._zygote_at and self.refused is None:
-            self._approved = False
+        if self._nursery.state is not NurseryState.DOWN or now < self._zygote_at or self.refused or self.deserted:
+            return
+        self._approved = False
+        self._zygote_since = now
+        try:
             line = self._nursery.start()
-            self._zygote_since = now
-            self._selector.register(line, selectors.EVENT_READ, self._zygote_ready)
-            self._watch_zygote()
+        except DesertedError:
+            self.deserted = True
+            return
+        except OSError as error:
+            self._means.say("warden_away", why=clean_line(str(error)))
+            self._zygote_later(now)
+            return
+        self._selector.register(line, selectors.EVENT_READ, self._zygote_ready)
+        self._watch_zygote()
+
+    def _zygote_later(self, now: float) -> None:
+        pause = min(ZYGOTE_BACKOFF_SECONDS * 2 ** min(self._zygote_failures, 16), ZYGOTE_BACKOFF_SECONDS_MAX)
+        self._zygote_failures += 1
+        self._zygote_at = now + pause
 
     def _zygote_ready(self, mask: int, now: float) -> None:
         if mask & selectors.EVENT_WRITE:
@@ -586,16 +607,16 @@ class Yard:
         cells = list(self._cells.values())
         for cell in cells:
             self._signal(cell, signal.SIGKILL)
-        self._nursery.stop(0.0)  # leases are not prolonged meanwhile; orphans fall to the supervisor
+        dead = self._nursery.stop(0.0)  # leases are not prolonged meanwhile; orphans fall to who made the zygote
+        self._watch_warden()
         for cell in cells:
             if cell.state is not CellState.DYING:
                 self._selector.unregister(cell.line)
                 cell.state, cell.ours = CellState.DYING, False
             self._last_words(cell, now)
+            self._leave_to_lease(() if dead else cell.flights.values())
         self._bury_together(cells, f"the zygote {why}", now)
-        pause = min(ZYGOTE_BACKOFF_SECONDS * 2 ** min(self._zygote_failures, 16), ZYGOTE_BACKOFF_SECONDS_MAX)
-        self._zygote_failures += 1
-        self._zygote_at = now + pause
+        self._zygote_later(now)
 
     def _bury_together(self, cells: list[Cell], how: str, now: float) -> None:
         suspects = [f for cell in cells for f in cell.flights.values() if f.started and f.stop is None]
@@ -607,6 +628,59 @@ class Yard:
             cell.flights.clear()
             cell.ours = True
             self._bury(cell, how, now)
+
+    @staticmethod
+    def _leave_to_lease(flights: Iterable[Flight]) -> None:
+        """Settle nothing for what may still run: the cells' guards end it before its lease does."""
+        for flight in flights:
+            flight.outcome = flight.outcome or Lost()
+
+    # ---------------------------------------------------------------------------------------------------------- warden
+
+    def _watch_warden(self) -> None:
+        """Listen to the line of the hatchery, if it has one: each connection has its own."""
+        line, known = self._hatchery.line, self._warden
+        if known is not line and known is not None:
+            self._selector.unregister(known)
+        if line is None:
+            self._warden = None
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._hatchery.outbox else 0)
+        if known is not line:
+            self._selector.register(line, events, self._warden_ready)
+        elif self._selector.get_key(line).events != events:
+            self._selector.modify(line, events, self._warden_ready)
+        self._warden = line
+
+    def _warden_ready(self, mask: int, now: float) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._hatchery.flush()
+        if not mask & selectors.EVENT_READ:
+            return
+        try:
+            for message in self._hatchery.hear():
+                self._take_warden(message, now)
+        except BlockingIOError:
+            return
+        except (EOFError, ConnectionError):
+            self._lose_zygote("lost its warden", now)
+        except wire.ProtocolError as error:
+            self._means.say("suspicious", pid=self._hatchery.pid, why=str(error))
+            self._lose_zygote("has a warden that broke the protocol", now)
+
+    def _take_warden(self, message: Any, now: float) -> None:
+        match message:
+            case wire.Holds():
+                pass  # the host that was examined, or one that holds no less
+            case wire.Hatched():
+                self._nursery.configure()
+                self._watch_zygote()
+            case wire.Seen(number, layers, below, threads):
+                cell = self._cells.get(number)
+                if cell is not None and cell.looked_at:
+                    self._seen(cell, Sight(frozenset(layers), below, threads), now)
+            case _:
+                raise wire.ProtocolError("not for a supervisor")
 
     # ------------------------------------------------------------------------------------------------------------- end
 

@@ -322,7 +322,7 @@ def _own_users() -> None:
     """Keep one capability, over what is made from here on; none where the host forbids it (isolation.check said so)."""
     try:
         namespaces.own_users()
-        capabilities.hold(1 << capabilities.CAP_SYS_ADMIN)
+        capabilities.hold({capabilities.Capability.SYS_ADMIN})
     except OSError:
         capabilities.drop()
 

@@ -77,7 +77,7 @@ def site(*, dev, covered=("/x",)):
 )
 def test_prod_refuses_low_that_can_read_the_store(monkeypatch, covered, held):
     """Where the host forbids a cover, or where it would hide what jobs need; dev is loud."""
-    monkeypatch.setattr(isolation, "held", lambda *, contained: held)
+    monkeypatch.setattr(isolation, "held", lambda _, *, contained: held)
     said = []
 
     isolation.check(site(dev=True, covered=covered), lambda event, /, **fields: said.append(fields))

@@ -19,6 +19,8 @@ COMMANDS: dict[str, str] = {
     "init": "Write benteng.toml, an example jobs.py and keys.",
     "doctor": "Examine this installation.",
     "worker": "Run the jobs of one pool.",
+    "supervise": "Run pools, each process as its own user.",
+    "cell": "Hold the cells of a pool whose supervisor is elsewhere.",
     "keeper": "Run what time does: leases, due jobs, retention.",
     "enqueue": "Send one job through the gate.",
     "jobs": "List, show, cancel and watch jobs.",

@@ -36,7 +36,7 @@ def report_command(ctx: click.Context, pool: str, tier: str, *, as_json: bool) -
     from benteng.worker.sandbox.layers import LAYERS
 
     settings = pool_of(configuration(), pool, None)
-    found = isolation.report(settings, Tier(tier), isolation.held(contained=True))
+    found = isolation.report(settings, Tier(tier), isolation.held(settings, contained=True))
     rows = {
         name: {"need": str(row.need(found.tier)), "in_force": name in found.in_force, "does": row.does}
         for name, row in LAYERS.items()

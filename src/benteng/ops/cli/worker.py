@@ -6,8 +6,12 @@ What the code says about its types comes from a child without credential, and is
 
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
     from benteng.worker.launch import WorkerSettings
     from benteng.worker.pool import Pool
 
+INHERITED: Final = "fd:3"
+"""The line to a warden that `benteng supervise` gave this process."""
+
 
 @click.command
 @click.argument("reference", metavar="[MODULE:ATTR]", default="")
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--give-up", "give_up_seconds", type=float, metavar="S", help="End with 75 when the store was away for S seconds."
 )
+@click.option("--supervised", is_flag=True, hidden=True)
 @log_option
 @click.pass_context
 def command(
@@ -44,6 +52,7 @@ def command(
     give_up_seconds: float | None,
     *,
     keeper: bool,
+    supervised: bool,
 ) -> None:
     """Run the jobs of one pool until SIGTERM or SIGINT; running ones are then drained.
 
@@ -53,20 +62,42 @@ def command(
 
     config = configuration()
     app = reference or config.app
-    locked = policies(config, app)
-    ctx.exit(
-        run_worker(settings(config, app, locked, pool_of(config, pool, concurrency), keeper, give_up_seconds, log))
-    )
+    elsewhere = INHERITED if supervised else config.pool(pool).cell
+    locked = policies(config, app, here=not elsewhere)
+    made = settings(config, app, locked, pool_of(config, pool, concurrency), keeper, give_up_seconds, log)
+    ctx.exit(run_worker(replace(made, cell=elsewhere, ready=partial(tell_ready, supervised=supervised))))
 
 
-def policies(config: Config, reference: str) -> dict[str, TypePolicy]:
-    """Return the reviewed policies; in `dev` after locking and applying, aloud, what the code says."""
+def supervised() -> NoReturn:
+    """Be the supervisor that `benteng supervise` starts: the line to its warden is descriptor 3, that to us is 4."""
+    from benteng.ops.cli import main
+
+    main(["worker", "--supervised", *sys.argv[2:]], prog_name="benteng")
+    raise AssertionError("click ends the process")
+
+
+def tell_ready(*, supervised: bool) -> None:
+    """Say that jobs are being claimed: to our launcher, or to a service manager that wants to know."""
+    from benteng.worker.launcher import SUPERVISOR_READY
+    from benteng.worker.notify import notify, write_ready
+
+    if supervised:
+        write_ready(SUPERVISOR_READY)
+    else:
+        notify("READY=1", os.environ)
+
+
+def policies(config: Config, reference: str, *, here: bool = True) -> dict[str, TypePolicy]:
+    """Return the reviewed policies; in `dev` after locking and applying, aloud, what the code says.
+
+    Where cells are another user's or elsewhere, this process does not have the code run by a child of its own either.
+    """
     from benteng.opening import settle_policies
     from benteng.ops.cli.policy import of_code
     from benteng.ops.reference import check_reference
 
     check_reference(reference)
-    if config.environment is Environment.DEV:
+    if here and config.environment is Environment.DEV:
         return settle_policies(config, of_code(config, reference), say)
     locked = lockfile.read(config.lock)
     if not locked:

@@ -1,4 +1,4 @@
-"""Give up every capability, and become another user: what root must do before it runs what it does not trust.
+"""Give up capabilities, and become another user: what root must do before it runs what it does not trust.
 
 After `drop` neither this process nor anything it executes can have a capability again. Source: capabilities(7).
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Collection
+from enum import IntEnum
 from typing import Final
 
 from benteng.worker.sandbox import syscalls, system
@@ -17,9 +19,18 @@ PR_CAPBSET_DROP: Final = 24
 PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 NUMBERS_MAX: Final = 64
-CAP_SETPCAP: Final = 8
-CAP_SYS_ADMIN: Final = 21
 PR_SET_KEEPCAPS: Final = 8
+
+
+class Capability(IntEnum):
+    """The numbers of those that somebody of ours may keep (linux/capability.h)."""
+
+    KILL = 5
+    SETGID = 6
+    SETUID = 7
+    SETPCAP = 8
+    SYS_PTRACE = 19
+    SYS_ADMIN = 21
 
 
 class _Header(ctypes.Structure):
@@ -46,11 +57,13 @@ def become_keeping(uid: int, gid: int) -> None:
     system.prctl(PR_SET_KEEPCAPS, 1)
     become(uid, gid)
     system.prctl(PR_SET_KEEPCAPS, 0)
-    hold(1 << CAP_SYS_ADMIN)
+    hold({Capability.SYS_ADMIN})
 
 
-def hold(bits: int) -> None:
-    """Have these capabilities and no other. Raises OSError, also when it did not hold."""
+def hold(wanted: Collection[Capability]) -> None:
+    """Have these and no other, none of them by inheritance. Raises OSError, also when it did not hold."""
+    system.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    bits = sum(1 << number for number in wanted)
     low, high = bits & 0xFFFF_FFFF, bits >> 32
     sets = _Sets(effective_0=low, permitted_0=low, effective_1=high, permitted_1=high)
     syscalls.call("capset", _Header(VERSION_3, 0), sets)
@@ -58,13 +71,13 @@ def hold(bits: int) -> None:
         raise OSError(errno.EPERM, "the capabilities are not those that were asked for")
 
 
-def limit() -> None:
-    """Take every capability out of the bounding set, where the right to do so is there. Before `become`."""
-    if not held() >> CAP_SETPCAP & 1:
+def limit(keep: Collection[Capability] = ()) -> None:
+    """Take capabilities out of the bounding set, all but these, where the right to do so is there. Before `become`."""
+    if not held() >> Capability.SETPCAP & 1:
         return
-    for capability in range(NUMBERS_MAX):
+    for number in sorted(set(range(NUMBERS_MAX)) - set(keep)):
         try:
-            system.prctl(PR_CAPBSET_DROP, capability)
+            system.prctl(PR_CAPBSET_DROP, number)
         except OSError as error:
             if error.errno != errno.EINVAL:  # EINVAL: the kernel has no more
                 raise
@@ -73,8 +86,7 @@ def limit() -> None:
 
 def drop() -> tuple[str, ...]:
     """Give up all capabilities; return the layer. Raises OSError, also when one is left."""
-    system.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    hold(0)
+    hold(())
     return ("capabilities",)
 
 

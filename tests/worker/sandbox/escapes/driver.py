@@ -65,7 +65,7 @@ def main():
             (capabilities.become_keeping if listed else capabilities.become)(scene["uid"], scene["uid"])
         if listed:
             namespaces.own_users()
-            capabilities.hold(1 << capabilities.CAP_SYS_ADMIN)
+            capabilities.hold({capabilities.Capability.SYS_ADMIN})
         linux.enter_pool(walls)
     control.send(b"ready")
     while True:
