@@ -6,6 +6,7 @@ import pytest
 
 from benteng.config import Environment, load
 from benteng.errors import PolicyError
+from benteng.opening import has_operator
 from benteng.secret import Source
 from benteng.store.records import Facet
 
@@ -126,6 +127,20 @@ def test_each_facet_may_have_its_own_address(tmp_path, write):
     assert config.dsn(Facet.PRODUCER) == "postgresql://app@db/q"
     assert config.dsn(Facet.CONSUMER, "mail") == "postgresql://worker@db/q"
     assert config.dsn(Facet.CONSUMER, "patch") == "postgresql://patch@db/q"
+
+
+def test_a_host_with_a_pools_address_alone_has_no_embedded_store(tmp_path, write):
+    """Such a worker's host has no other facet, and speaks as no operator of a made-up file."""
+    write('[pool.patch]\ndsn = "postgresql://patch@db/q"\n')
+
+    config = load(tmp_path, {})
+
+    assert config.dsn(Facet.CONSUMER, "patch") == "postgresql://patch@db/q"
+    assert (False, False) == (config.is_embedded, has_operator(config))
+    for facet, pool in ((Facet.OPERATOR, ""), (Facet.PRODUCER, ""), (Facet.CONSUMER, "mail")):
+        with pytest.raises(PolicyError) as caught:
+            config.dsn(facet, pool)
+        assert caught.value.rule == "N-dsn"
 
 
 def test_a_facet_without_address_is_refused(tmp_path, write):

@@ -123,13 +123,18 @@ class Config:
     pools: Mapping[str, PoolSettings] = field(default_factory=dict[str, PoolSettings])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the ledger is the embedded store: nobody named another one, for no facet and for no pool."""
+        return not self.dsns and not any(pool.dsn for pool in self.pools.values())
+
     def dsn(self, facet: Facet, pool: str = "") -> str:
         """Return the address for a facet, for a consumer of a pool the pool's own; empty: the embedded store.
 
         Raises PolicyError when this host has addresses, but none for that facet.
         """
         own = self.pool(pool).dsn if pool else ""
-        if own or not self.dsns:
+        if own or self.is_embedded:
             return own
         if facet not in self.dsns:
             raise PolicyError("N-dsn", f"this host has no address for a {facet}", fix=f"set dsn.{facet} in {FILE_NAME}")

@@ -89,7 +89,7 @@ def _settle_dev(config: Config, code: Mapping[str, TypePolicy], say: Say) -> dic
 
 def has_operator(config: Config) -> bool:
     """Return whether this host may speak as an operator: always with the embedded store."""
-    return not config.dsns or Facet.OPERATOR in config.dsns
+    return config.is_embedded or Facet.OPERATOR in config.dsns
 
 
 def apply_policies(config: Config, policies: Mapping[str, TypePolicy], say: Say) -> list[str]:

@@ -30,6 +30,16 @@ def test_the_receipt_as_json(project):
     assert ("benteng.receipt/1", False) == (ended.document["schema"], ended.document["duplicate"])
 
 
+@pytest.mark.parametrize("wanted,code,jobs", [("D1", 0, 1), ("D2", 78, 0)])
+def test_a_demanded_durability_is_met_or_nothing_is_stored(project, wanted, code, jobs):
+    """A file on one disk is of class D1."""
+    ended = project.call("enqueue", "greet", "name=x", "--durability", wanted)
+
+    assert code == ended.code, ended.talk
+    assert ("S-durability" in ended.talk) == (jobs == 0)
+    assert jobs == len(project.call("jobs", "list", "--json").document["jobs"])
+
+
 @pytest.mark.parametrize("by_file", [True, False])
 def test_a_payload_as_json_from_a_file_or_stdin(project, by_file):
     """Never from the command line itself, which every process of the host may read."""

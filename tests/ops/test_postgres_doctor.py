@@ -219,6 +219,37 @@ def test_a_long_statement_pins_them_too(site, doctor, monkeypatch):
     assert ["warning"] == [level for level, text in found if f"session {pid} " in text]
 
 
+def test_a_replication_slot_that_nobody_uses_is_named(site, doctor):
+    """It keeps WAL until the disk is full; a slot that goes with its session does not."""
+    slot = f"left_alone_{site.dbname}"
+    with site.superuser() as owner:
+        before = doctor("operator", dba=True)("slots")
+        owner.execute("select pg_create_physical_replication_slot(%s, true)", [slot])
+        owner.execute("select pg_create_physical_replication_slot(%s, true, true)", [f"passing_{site.dbname}"])
+        try:
+            found = doctor("operator", dba=True)("slots")
+        finally:
+            owner.execute("select pg_drop_replication_slot(%s)", [slot])
+
+    assert [("ok", "no replication slot keeps anything")] == before
+    assert ["warning"] == [level for level, _ in found]
+    assert f"{slot} is used by nobody" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    "active,kept,severity",
+    [
+        (True, health.SLOT_BYTES_MAX, Severity.OK),
+        (True, health.SLOT_BYTES_MAX + 1, Severity.WARNING),
+        (False, 0, Severity.WARNING),
+    ],
+    ids=["in-use", "far-behind", "left-alone"],
+)
+def test_a_slot_is_worth_a_warning_when_it_holds_much_or_for_ever(active, kept, severity):
+    """What follows closely is as it should be."""
+    assert severity is health._slot("replication slot a", kept, active=active).severity
+
+
 def test_a_login_that_may_not_look_gets_an_error(site, doctor, monkeypatch, project):
     """An empty list from somebody who sees nothing would be a lie."""
     monkeypatch.setenv("BENTENG_DBA_DSN", site.dsn("auditor"))

@@ -92,9 +92,7 @@ class Patient:
 
         An administrator's shell without an address has none: doctor makes no file there.
         """
-        dsns = self.config.dsns
-        is_embedded = not dsns and not any(pool.dsn for pool in self.config.pools.values())
-        return facet in dsns or (is_embedded and DBA_DSN not in os.environ)
+        return facet in self.config.dsns or (self.config.is_embedded and DBA_DSN not in os.environ)
 
     def grave(self) -> Level:
         """Return how bad something is that only `dev` may go on with."""

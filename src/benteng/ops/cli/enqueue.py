@@ -15,6 +15,7 @@ from benteng.ops.cli.options import configuration
 from benteng.ops.exits import Exit, Fault, exit_of
 from benteng.ops.output import Form, document, table, write
 from benteng.policy import PRIORITY_DEFAULT, PRIORITY_MAX
+from benteng.store.durability import Durability
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 
 if TYPE_CHECKING:
@@ -38,6 +39,13 @@ PAYLOAD_BYTES_READ_MAX = 1 << 20
 )
 @click.option(
     "--delay", "delay_seconds", type=float, default=0.0, metavar="S", help="Start no earlier than S seconds from now."
+)
+@click.option(
+    "--durability",
+    type=click.Choice(list(Durability)),
+    default=Durability.D0,
+    show_default=True,
+    help="The class that the ledger must have: D1 outlives a crash, D2 the loss of its disk. Else nothing is stored.",
 )
 @click.option("--dry-run", "--explain", is_flag=True, help="Say what each guard says; admit and record nothing.")
 @click.option(
@@ -75,7 +83,7 @@ def _application(reference: str) -> Benteng:
 def _spec(job_type: str, payload: object, options: dict[str, Any]) -> JobSpec:
     from benteng.gate import JobSpec
 
-    names = ("actor", "request_id", "priority", "delay_seconds")
+    names = ("actor", "request_id", "priority", "delay_seconds", "durability")
     return JobSpec(job_type, payload, **{name: options[name] for name in names})
 
 
@@ -163,6 +171,7 @@ def _enqueue(app: Benteng, spec: JobSpec, options: dict[str, Any]) -> Exit:
         request_id=spec.request_id,
         priority=spec.priority,
         delay_seconds=spec.delay_seconds,
+        durability=spec.durability,
     )
     if options["wait_seconds"] is None:
         _write(receipt, {}, as_json=options["receipt_json"])

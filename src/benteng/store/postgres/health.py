@@ -22,7 +22,8 @@ Row = Mapping[str, Any]
 COUNTS = ("jobs", "quarantined", "operations", "audit")
 VERSION_MIN = 140_000
 PINNED_SECONDS_MAX = 60
-_PINNED = Path(__file__).parent / "findings" / "pinned.sql"
+SLOT_BYTES_MAX = 1 << 30
+_PINNED, _SLOTS = (Path(__file__).parent / "findings" / name for name in ("pinned.sql", "slots.sql"))
 
 
 def health(row: Row) -> Health:
@@ -148,7 +149,7 @@ def _history(row: Row) -> Symptom:
 
 
 def examine(dsn: str) -> list[Symptom]:
-    """Return what a superuser sees: rights and function bodies as installed, and who keeps old rows from being removed.
+    """Return what a superuser sees: rights and function bodies as installed, and who keeps old rows or WAL for himself.
 
     Raises StoreUnavailable when the database cannot be asked.
     """
@@ -159,7 +160,7 @@ def examine(dsn: str) -> list[Symptom]:
     try:
         with roles.connect(dsn) as connection:
             connection.read_only = True
-            return [*_rights(findings.examine(connection)), *_pinned(connection)]
+            return [*_rights(findings.examine(connection)), *_pinned(connection), *_slots(connection)]
     except psycopg.errors.InsufficientPrivilege:
         raise StoreUnavailable("BENTENG_DBA_DSN: this login may not look. Use a superuser's address") from None
 
@@ -180,3 +181,21 @@ def _pinned(connection: Connection) -> Iterator[Symptom]:
         yield Symptom("horizon", Severity.WARNING, text, "end it: select pg_terminate_backend(pid); see its owner")
     if not found:
         yield Symptom("horizon", Severity.OK, f"nobody pins old rows for longer than {PINNED_SECONDS_MAX} s")
+
+
+def _slots(connection: Connection) -> Iterator[Symptom]:
+    found = connection.execute(_SLOTS.read_text(encoding="utf-8").encode()).fetchall()
+    for name, active, kept in found:
+        yield _slot(f"replication slot {name}", kept, active=active)
+    if not found:
+        yield Symptom("slots", Severity.OK, "no replication slot keeps anything")
+
+
+def _slot(slot: str, kept: int, *, active: bool) -> Symptom:
+    said = f"keeps {kept / (1 << 20):.0f} MiB of WAL"
+    if not active:
+        fix = "start its standby again, or: select pg_drop_replication_slot(name)"
+        return Symptom("slots", Severity.WARNING, f"{slot} is used by nobody and {said}, until the disk is full", fix)
+    if kept > SLOT_BYTES_MAX:
+        return Symptom("slots", Severity.WARNING, f"{slot} is far behind and {said}", "see its standby")
+    return Symptom("slots", Severity.OK, f"{slot} is in use and {said}")

@@ -1,4 +1,5 @@
 -- R-table: somebody has a right on a table, a view, a column or a sequence. Who can become the owner is R-owner's.
+-- MAINTAIN (17) lets its holder lock a table against every verb; older servers do not know the word, so the list is read as text.
 select r.rolname, 'has rights on ' || string_agg(n.nspname || '.' || c.relname, ', ' order by c.relname)
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
@@ -13,6 +14,11 @@ where n.nspname in (%(tables)s::text, %(verbs)s::text)
     when c.relkind = 'S' then has_sequence_privilege(r.oid, c.oid, 'usage, select, update')
     else has_table_privilege(r.oid, c.oid, 'select, insert, update, delete, truncate, references, trigger')
       or has_any_column_privilege(r.oid, c.oid, 'select, insert, update, references')
+      or exists (
+        select from aclexplode(c.relacl) a
+        where a.privilege_type = 'MAINTAIN'
+          and case when a.grantee = 0 then true else pg_has_role(r.oid, a.grantee, 'usage') end)
+      or exists (select from pg_roles m where m.rolname = 'pg_maintain' and pg_has_role(r.oid, m.oid, 'usage'))
   end
 group by 1
 order by 1
