@@ -1,4 +1,4 @@
--- 004_register.sql (expand): a worker says what holds its cells when it registers.
+-- 005_register.sql (expand): a worker says what holds its cells when it registers.
 --
 -- Promise   one `register`, with three more parameters that have defaults: clients that know only the seven before are still
 --           understood. Two functions of that name would make their call ambiguous.
