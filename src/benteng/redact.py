@@ -63,13 +63,14 @@ class Scrubber:
     secret beyond recognition.
     """
 
-    __slots__ = ("_needles",)
+    __slots__ = ("_needles", "_written")
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         kept = [secret for secret in secrets if len(secret) >= SECRET_CHARS_MIN]
         whole = {needle for secret in kept for needle in _encodings(secret)}
         lines = {line.strip() for secret in kept for line in secret.splitlines()}
         self._needles = whole | {line for line in lines if len(line) >= SECRET_CHARS_MIN}
+        self._written = {json.dumps(needle, ensure_ascii=False)[1:-1] for needle in self._needles}
 
     def __bool__(self) -> bool:
         """Whether there is anything to look for."""
@@ -90,12 +91,16 @@ class Scrubber:
         It is parsed first: an escape, or a key that stands there twice, hides nothing. Raises ValueError, or
         RecursionError, for what is no JSON.
         """
-        return _canonical(self._value(msgspec.json.decode(data)))
+        value = msgspec.json.decode(data)
+        canonical = _canonical(value)
+        # Written canonically, whatever stands in a string or number stands here too: most documents are done now.
+        if not any(needle in canonical for needle in self._written):
+            return canonical.encode()
+        return _canonical(self._value(value)).encode()
 
     def finds(self, data: bytes) -> bool:
         """Whether a JSON document holds a secret. Raises ValueError, or RecursionError, for what is no JSON."""
-        value = msgspec.json.decode(data)
-        return _canonical(self._value(value)) != _canonical(value)
+        return self.document(data) != _canonical(msgspec.json.decode(data)).encode()
 
     def _value(self, value: Any) -> Any:
         match value:
@@ -211,8 +216,8 @@ def _base64_encodings(raw: bytes) -> Iterator[str]:
 _URL_SAFE = str.maketrans("+/", "-_")
 
 
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+def _canonical(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _edges(text: str, needle: str) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,7 @@ from tests.worker.bed import Bed, field
 
 pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock, so no tier above LOW")
 
-CANARY = 'sk_live/4eC39H+qLyj"Ws'
+CANARY = 'sk_live/4eC39H+q&Lyj"Ws'
 PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\n9w0BAQEFAASCBKcwggSj\n-----END KEY-----"
 FORMS = {
     "raw": CANARY,
@@ -112,9 +112,9 @@ def test_a_secret_of_several_lines_is_found_in_each(bed, worker):
     assert not [line for line in PEM.splitlines() if line in shown]
 
 
-@pytest.mark.parametrize("name", ["retry", "permanent", "suspicious", "snooze", "unknown", "long", "named"])
+@pytest.mark.parametrize("name", ["retry", "permanent", "suspicious", "snooze", "unknown", "long", "worded", "named"])
 def test_errors_are_scrubbed(bed, worker, name):
-    """Whatever is raised, also when the text is cut in the middle of the secret."""
+    """Whatever is raised, also when the text is cut in the middle of the secret, or a pattern takes a part of it."""
     job = bed.enqueue("fail@1", name=name, host="web-1")
 
     bed.until(job, "quarantined", *(["scheduled"] if name == "snooze" else []))
@@ -122,6 +122,7 @@ def test_errors_are_scrubbed(bed, worker, name):
 
     assert [] == leaks(error.encode())
     assert CANARY[:8] not in error
+    assert CANARY[-6:] not in error
     assert [] == leaks(everywhere(bed, worker))
 
 
@@ -151,6 +152,7 @@ def test_a_forged_successor_with_a_secret_is_suspicious(bed, worker):
     job = bed.enqueue("forge@1", name="successor", host="web-1")
 
     assert ("quarantined", "suspicious") == (bed.ended(job).state, bed.show(job).reason)
+    assert "W-leak" in bed.show(job).error
     assert "note@1" not in {line.type for line in bed.jobs()}
     assert [] == leaks(everywhere(bed, worker))
 

@@ -125,6 +125,7 @@ ENDS: dict[str, Any] = {
     "snooze": lambda text: Snooze(3600.0, text),
     "unknown": RuntimeError,
     "long": lambda text: RuntimeError("y" * 2030 + text),
+    "worded": lambda text: RuntimeError(f"cannot log in with password={text}"),
     "named": lambda text: type(text, (Exception,), {})("named"),
 }
 
@@ -144,7 +145,8 @@ def hostile(step: Use, ctx: Context) -> None:
     line = socket.socket(fileno=os.dup(basic.KEPT))
     handle = int(Path.cwd().name)
     frames = [wire.frame(wire.Log(handle, secret)), wire.frame(wire.Progress(handle, secret))]
-    result = json.dumps({"s": secret, "t": 1}).replace(secret[0], f"\\u{ord(secret[0]):04x}").encode()
+    text = json.dumps(secret).replace(secret[:2], "".join(f"\\u{ord(each):04x}" for each in secret[:2]), 1)
+    result = f'{{"name":"n","text":{text}}}'.encode()
     ends = {
         "result": (wire.Ended(handle, wire.How.COMPLETED, result_bytes=len(result)), result),
         "garbage": (wire.Ended(handle, wire.How.COMPLETED, result_bytes=len(secret)), secret.encode()),
