@@ -13,12 +13,14 @@ from benteng.evidence import Evidence
 from benteng.job import Attempt, Grant, Job, Lease
 from benteng.outcome import Crashed, Interrupted, Lost, Transient, Unstarted
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
+from benteng.worker import wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import Flight, StopReason, margin_seconds
 from benteng.worker.hatchery import Own
-from benteng.worker.nursery import Nest
+from benteng.worker.nursery import Nest, NurseryState
 from benteng.worker.pool import Kind, Pool
 from benteng.worker.scratch import Scratch
+from benteng.worker.wire import Inbox, Line
 from benteng.worker.yard import WAIT_SECONDS_MAX, Means, Unusable, Yard
 
 POLICIES = {
@@ -88,6 +90,85 @@ def test_an_attempt_that_outlives_its_kill_is_noticed(yard):
 
     assert [] == yard.overdue(150.0, 90.0)
     assert [stuck] == yard.overdue(191.0, 90.0)
+
+
+OWN = 99
+"""The number of the test's own cell."""
+
+
+@pytest.fixture
+def standing(yard):
+    """A yard with a wide cell that stands; `told()` is what the zygote was told of guards since the last time."""
+    yard._nursery.state = NurseryState.READY
+    yard.approve()
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    cell = Cell(OWN, yard._lanes[0], here, state=CellState.READY)
+    cell.lane.cells.append(cell)
+    yard._cells[OWN] = cell
+    yard._selector.register(here, selectors.EVENT_READ)
+
+    def told():
+        inbox = Inbox(Line.TO_ZYGOTE)
+        parts = [bytes(data) for data, _ in yard._nursery.outbox._parts]
+        for descriptor in yard._nursery.outbox.abandon():
+            os.close(descriptor)
+        inbox.accept(b"".join(parts))
+        return [pair for message, _ in inbox.messages() if isinstance(message, wire.Guard) for pair in message.until]
+
+    yield yard, told
+    there.close()
+
+
+def fly(yard, handle, until, now):
+    """Send a LOW flight under a lease into the cell, and let it land."""
+    sent = flight(Tier.LOW)
+    sent.handle, sent.lease_until = handle, until
+    yard.enter([sent], now)
+    yard.dispatch(now)
+    assert sent.sent
+    yard._landed(yard._cells[OWN], sent, now)
+
+
+def test_the_zygote_is_told_of_a_lease_when_what_it_knows_will_not_do(standing):
+    """Not for each job: only of a first, of an earlier end, and when what it knows will end soon."""
+    yard, told = standing
+    said = []
+    for handle, until, now in [(1, 110.0, 100.0), (2, 111.0, 101.0), (3, 104.0, 101.5), (4, 113.0, 103.0)]:
+        fly(yard, handle, until, now)
+        said.append(told())
+
+    assert [[(OWN, 110.0)], [], [(OWN, 104.0)], [(OWN, 113.0)]] == said
+
+
+def test_an_idle_cell_is_not_killed_for_a_lease_that_nothing_has(standing):
+    """Its guard is taken back before that time comes, and what it gets next is guarded again."""
+    yard, told = standing
+    fly(yard, 1, 110.0, 100.0)
+    told()
+    yard.tick(107.9)
+    early = told()
+    yard.tick(108.1)
+    late = told()
+    yard.tick(108.2)
+    again = told()
+    fly(yard, 2, 118.5, 108.5)
+
+    assert ([], [(OWN, 0.0)], [], [(OWN, 118.5)]) == (early, late, again, told())
+
+
+def test_work_keeps_its_guard(standing):
+    """As long as something runs, its lease is what the cell lives by."""
+    yard, told = standing
+    running = flight(Tier.LOW)
+    running.lease_until = 110.0
+    yard.enter([running], 100.0)
+    yard.dispatch(100.0)
+    told()
+
+    yard.tick(109.0)
+
+    assert [] == told()
 
 
 def test_a_flight_that_is_alone_gets_a_cell_of_width_one(yard):

@@ -38,6 +38,9 @@ ZYGOTE_BACKOFF_SECONDS = 0.1
 ZYGOTE_BACKOFF_SECONDS_MAX = 30.0
 MEASURE_SECONDS = 1.0
 GUARD_SHARE = 0.5
+UNGUARD_SECONDS = 2.0
+"""More than the second after which `tick` is wanted again at the latest."""
+
 SCRATCH_FILES = 4
 """A MEDIUM or HIGH cell may hold so many times the size of its largest file on the disk."""
 
@@ -207,6 +210,7 @@ class Yard:
         self._zygote(now)
         self._over_time(now)
         self._look_around(now)
+        self._unguard(now)
         self._resting = frozenset(lane.kind for lane in self._lanes if lane.not_before > now)
         self.dispatch(now)
         for lane in self._lanes:
@@ -253,19 +257,21 @@ class Yard:
         self._slow(now)
 
     def _look_around(self, now: float) -> None:
-        """Once a second look at what nobody tells: disks, idle cells that were not seen yet, guards of idle cells."""
+        """Once a second look at what nobody tells: disks, and idle cells that were not seen since they became so."""
         if now < self._measure_at:
             return
         self._measure_at = now + MEASURE_SECONDS
         self._over_scratch(now)
-        idle = [cell for cell in self._cells.values() if cell.state is CellState.READY and not cell.flights]
-        self._unguard([cell.number for cell in idle if self._guards.pop(cell.number, 0.0)])
-        for cell in idle:
-            if cell.unseen:
+        for cell in tuple(self._cells.values()):
+            if cell.unseen and cell.state is CellState.READY and not cell.flights:
                 self._look(cell, now)
 
-    def _unguard(self, idle: list[int]) -> None:
-        """What has no work has no lease that could end."""
+    def _unguard(self, now: float) -> None:
+        """Keep idle cells from being killed at the end of a lease that nothing in them has any more."""
+        ending = [number for number, until in self._guards.items() if until and until - now < UNGUARD_SECONDS]
+        idle = [number for number in ending if number in self._cells and not self._cells[number].flights]
+        for number in idle:
+            del self._guards[number]
         if idle and self._works:
             self._nursery.say(wire.Guard(tuple((number, 0.0) for number in idle)))
             self._watch_zygote()
