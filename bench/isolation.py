@@ -1,7 +1,10 @@
-"""What the kernel's walls cost: a forked cell with and without them, and a job in a cell that is reused.
+"""What the kernel's walls cost: a forked cell with and without them, a job in a cell that is reused, and memory.
 
-Both kinds take turns in one run, from zygotes that have imported the same things; no store takes part. A job is a
-sha256 and a file written. Prints medians in microseconds and the ratios that the docs give.
+The kinds take turns in one run, from zygotes that have imported the same things; no store takes part. A job is a sha256
+and a file written. Prints medians in microseconds, jobs a second with two cells at a time, the ratios that the docs
+give, and the memory that a living HIGH cell shares with nobody, as the kernel counts it (smaps_rollup).
+
+    .venv/bin/python bench/isolation.py --rounds 40 --exec /usr/bin/env
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import argparse
 import asyncio
 import hashlib
 import os
+import signal
 import socket
 import sqlite3
 import ssl
@@ -20,10 +24,22 @@ import urllib.request
 from pathlib import Path
 
 from benteng.policy import LIMITS, Tier
-from benteng.worker.sandbox import Spec, basic, linux, roots, system
+from benteng.worker.sandbox import (
+    Spec,
+    basic,
+    capabilities,
+    linux,
+    namespaces,
+    processes,
+    programs,
+    roots,
+    system,
+)
 
 IMPORTED = (asyncio, sqlite3, ssl, urllib.request)
 ROUNDS, JOBS = 40, 20
+ABREAST, STREAM = 2, 100
+"""Cells at a time, and how many in a stream."""
 
 
 def job(scratch: Path) -> None:
@@ -34,10 +50,10 @@ def job(scratch: Path) -> None:
 class Zygote:
     """A process that forks cells on demand, with or without walls."""
 
-    def __init__(self, root: Path, *, walled: bool) -> None:
+    def __init__(self, root: Path, *, walled: bool, programs: tuple[str, ...] = ()) -> None:
         self.line, theirs = socket.socketpair()
         self.root, self.walled = root, walled
-        self.walls = linux.Walls(read=roots.readable(()), scratch=str(root))
+        self.walls = walls_of(root, programs)
         if os.fork() == 0:
             self.line.close()
             self._serve(theirs)
@@ -48,24 +64,55 @@ class Zygote:
         system.no_new_privileges()
         if self.walled:
             linux.leave_host()
+            if self.walls.programs:
+                namespaces.own_users()
+                capabilities.hold(1 << capabilities.CAP_SYS_ADMIN)
             linux.enter_pool(self.walls)
             linux.prepare(self.walls)
         line.send(b"r")
         while kind := line.recv(1):
-            jobs = JOBS if kind == b"m" else 1
-            reader, writer = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                self._cell(writer, jobs)
-            os.close(writer)
-            told = os.read(reader, 100)
-            os.close(reader)
-            os.waitpid(pid, 0)
-            line.send(told.ljust(32))
+            line.send(self._answer(kind).ljust(32))
         os._exit(0)
 
-    def _cell(self, writer: int, jobs: int) -> None:
+    def _answer(self, kind: bytes) -> bytes:
+        if kind == b"s":
+            return self._stream()
+        reader, writer = os.pipe()
+        pid = self._fork(writer, JOBS if kind == b"m" else 1, stay=kind == b"p")
+        os.close(writer)
+        told = os.read(reader, 100)
+        os.close(reader)
+        if kind == b"p":
+            return str(pid).encode()
+        os.waitpid(pid, 0)
+        return told
+
+    def _stream(self) -> bytes:
+        """Have so many cells, a few at a time, and return how many there were in a second."""
+        started, left = time.perf_counter(), STREAM
+        writer = os.open(os.devnull, os.O_WRONLY)
+        for _ in range(ABREAST):
+            self._fork(writer, 1)
+            left -= 1
+        while left > 0:
+            os.wait()
+            self._fork(writer, 1)
+            left -= 1
+        for _ in range(ABREAST):
+            os.wait()
+        os.close(writer)
+        return f"{STREAM / (time.perf_counter() - started):.1f}".encode()
+
+    def _fork(self, writer: int, jobs: int, *, stay: bool = False) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._cell(writer, jobs, stay=stay)
+        return pid
+
+    def _cell(self, writer: int, jobs: int, *, stay: bool) -> None:
         scratch = self.root / "cell"
+        if self.walls.programs:
+            processes.leave()
         basic.enter(Spec(os.getppid(), writer, LIMITS[Tier.HIGH], 1, str(scratch)))
         if self.walled:
             linux.enter_job(self.walls, Tier.HIGH if jobs == 1 else Tier.MEDIUM, str(scratch))
@@ -74,6 +121,8 @@ class Zygote:
         for _ in range(jobs):
             job(scratch)
         os.write(basic.KEPT, f"{1e6 * (time.perf_counter() - started) / jobs:.1f}".encode())
+        if stay:
+            signal.pause()
         os._exit(0)
 
     def ask(self, kind: bytes) -> tuple[float, float]:
@@ -83,27 +132,57 @@ class Zygote:
         told = float(self.line.recv(32))
         return 1e6 * (time.perf_counter() - started), told
 
+    def private_kb(self) -> int:
+        """Return what a living cell that has done a job shares with nobody, and end it; seen from outside."""
+        pid = int(self.ask(b"p")[1])
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+        os.kill(pid, signal.SIGKILL)
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def walls_of(root: Path, listed: tuple[str, ...]) -> linux.Walls:
+    """Return the walls of a pool, with a list of programs or without."""
+    if not listed:
+        return linux.Walls(read=roots.readable(()), scratch=str(root))
+    found = programs.resolve("bench", listed, (*roots.DATA, *roots.python()))
+    coarse = roots.readable((*found.listed, *found.read))
+    return linux.Walls(read=found.read, listed=found.listed, scratch=str(root), coarse=coarse, programs=found.run)
+
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--exec", help="also measure a pool that lists this program")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="benteng-bench-") as home:
         (Path(home) / "cell").mkdir()
-        bare, walled = (Zygote(Path(home), walled=walled) for walled in (False, True))
-        taken: dict[str, list[float]] = {"bare": [], "walled": [], "job, bare": [], "job, walled": []}
-        for _ in range(rounds):
-            for name, zygote in (("bare", bare), ("walled", walled)):
-                taken[name].append(zygote.ask(b"h")[0])
-                taken[f"job, {name}"].append(zygote.ask(b"m")[1])
-        for zygote in (bare, walled):
+        zygotes = {"bare": Zygote(Path(home), walled=False), "walled": Zygote(Path(home), walled=True)}
+        if options.exec:
+            zygotes["with exec"] = Zygote(Path(home), walled=True, programs=(options.exec,))
+        measure(zygotes, options.rounds)
+        for zygote in zygotes.values():
             zygote.line.close()
-    middle = {name: statistics.median(values) for name, values in taken.items()}
-    for name, value in middle.items():
-        print(f"{name:12} {value:9.1f} us")
-    print(f"HIGH: a cell with walls / without       {middle['walled'] / middle['bare']:.2f}")
-    print(f"MEDIUM: a job in a cell with / without  {middle['job, walled'] / middle['job, bare']:.2f}")
+
+
+def measure(zygotes: dict[str, Zygote], rounds: int) -> None:
+    """Have them take turns, and print what came out."""
+    taken: dict[str, dict[str, list[float]]] = {name: {"cell": [], "job": [], "rate": []} for name in zygotes}
+    for number in range(rounds):
+        for name, zygote in zygotes.items():
+            taken[name]["cell"].append(zygote.ask(b"h")[0])
+            taken[name]["job"].append(zygote.ask(b"m")[1])
+            if number % 8 == 0:
+                taken[name]["rate"].append(zygote.ask(b"s")[1])
+    middle = {name: {what: statistics.median(each) for what, each in found.items()} for name, found in taken.items()}
+    print(f"{'':10} {'HIGH cell, us':>14} {'MEDIUM job, us':>15} {f'HIGH/s at {ABREAST}':>12} {'private, MiB':>13}")
+    for name, found in middle.items():
+        private = zygotes[name].private_kb() / 1024
+        print(f"{name:10} {found['cell']:14.0f} {found['job']:15.1f} {found['rate']:12.0f} {private:13.1f}")
+    bare = middle.pop("bare")
+    for name, found in middle.items():
+        ratios = [found["cell"] / bare["cell"], bare["rate"] / found["rate"], found["job"] / bare["job"]]
+        print(f"{name} / bare: HIGH {ratios[0]:.2f} alone, {ratios[1]:.2f} at {ABREAST}; MEDIUM {ratios[2]:.2f}")
 
 
 if __name__ == "__main__":

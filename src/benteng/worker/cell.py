@@ -54,6 +54,7 @@ def walls_of(configure: Configure) -> linux.Walls:
         write=configure.write,
         scratch=configure.scratch,
         own_uid=configure.own_uid,
+        coarse=roots.readable((*configure.listed, *configure.read)) if configure.programs and configure.shut else (),
         programs=configure.programs,
         interpreter=sys.executable if configure.start is Start.EXEC else "",
         waive=configure.waive,

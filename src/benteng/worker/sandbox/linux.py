@@ -1,7 +1,8 @@
 """Shut a zygote in before it imports the app, and each cell once more after its fork: the composition of the layers.
 
 The pool layer holds what every cell of the pool may do, the job layer takes away what one job does not need. The job
-layer is whole in itself: a pool that mixes LOW with other tiers has no pool layer, and its cells are held all the same.
+layer is whole in itself where there is no pool layer, in a pool that mixes LOW with other tiers: its cells are held all
+the same. With a pool layer the kernel asks both, so the many files of a list of programs stand in the first alone.
 Trust: what runs afterwards is hostile. Whatever cannot be put in force raises, and the process ends.
 """
 
@@ -29,6 +30,7 @@ class Walls:
     write      what all may write, beside each cell's scratch: from the pool's settings
     scratch    the directory in which the cells' scratch directories are made
     own_uid    the uid has no other files than the pool's
+    coarse     what a cell's own layer lets through where the zygote's holds it to `read`: fewer rules for each cell
     programs   what cells may start, with its loaders; what they may read has no other program in it then
     interpreter  what the zygote may start: its own interpreter, for cells that are exec'd
     waive      layers that the pool's settings do without, in `dev`
@@ -39,6 +41,7 @@ class Walls:
     write: tuple[str, ...] = ()
     scratch: str = ""
     own_uid: bool = False
+    coarse: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     interpreter: str = ""
     waive: frozenset[str] = frozenset()
@@ -78,7 +81,8 @@ def enter_job(walls: Walls, tier: Tier, scratch: str) -> tuple[str, ...]:
     """Shut this cell in, for ever, with only its own scratch to write; return the layers. Raises OSError."""
     layers = [*capabilities.drop()]
     version = landlock.abi()
-    given = (*roots.grants(walls.read, (*walls.write, scratch), walls.listed), *_executable(walls.programs))
+    read, listed = (walls.coarse, ()) if walls.coarse else (walls.read, walls.listed)
+    given = (*roots.grants(read, (*walls.write, scratch), listed), *_executable(walls.programs))
     return (*layers, *_put_up(walls, given, job_filter(walls, tier, version)))
 
 
