@@ -6,7 +6,7 @@ import pytest
 
 from benteng.config import Environment, load
 from benteng.errors import PolicyError
-from benteng.opening import has_operator
+from benteng.opening import has_operator, keeps_roles
 from benteng.secret import Source
 from benteng.store.records import Facet
 
@@ -141,6 +141,24 @@ def test_a_host_with_a_pools_address_alone_has_no_embedded_store(tmp_path, write
         with pytest.raises(PolicyError) as caught:
             config.dsn(facet, pool)
         assert caught.value.rule == "N-dsn"
+
+
+@pytest.mark.parametrize(
+    "text,kept",
+    [
+        ("", False),
+        ('dsn = "sqlite:///queue.db"\n', False),
+        ('dsn = "postgresql://app@db/q"\n', True),
+        ('[pool.patch]\ndsn = "postgresql://patch@db/q"\n', True),
+        ('dsn = "postgresql://app@db/q"\n[pool.patch]\ndsn = "sqlite:///queue.db"\n', False),
+    ],
+    ids=["embedded", "file", "server", "pool-alone", "one-pool-in-a-file"],
+)
+def test_roles_are_kept_where_every_ledger_keeps_them(tmp_path, write, text, kept):
+    """PostgreSQL enforces them, a file cannot, and one file among the ledgers is enough."""
+    write(text)
+
+    assert kept is keeps_roles(load(tmp_path, {}))
 
 
 def test_a_facet_without_address_is_refused(tmp_path, write):

@@ -18,8 +18,8 @@ from benteng.policy import (
     TypePolicy,
     check_floors,
     differences,
+    missing_for,
     parse_lock,
-    pending_for,
     render_lock,
 )
 from benteng.raised import ErrorClass
@@ -255,10 +255,17 @@ def test_differences_name_type_field_and_values():
     ] == lines
 
 
-def test_pending_floors_never_concern_low():
+def test_missing_floors_never_concern_low():
     """LOW runs everywhere with what this version has."""
-    assert () == pending_for(Tier.LOW)
-    assert {row.floor for row in PENDING} == {row.floor for row in pending_for(Tier.HIGH)}
+    assert () == missing_for(Tier.LOW, roles=False)
+    assert {row.floor for row in PENDING} == {row.floor for row in missing_for(Tier.HIGH, roles=True)}
+
+
+@pytest.mark.parametrize("tier", [Tier.MEDIUM, Tier.HIGH])
+def test_a_ledger_without_roles_carries_low_alone(tier):
+    """Whatever else is built: above LOW one login that is everybody is not enough."""
+    assert "roles" in {row.floor for row in missing_for(tier, roles=False)}
+    assert "roles" not in {row.floor for row in missing_for(tier, roles=True)}
 
 
 def test_a_policy_has_one_digest_however_it_was_written():

@@ -16,8 +16,8 @@ from benteng.config import Config, Environment, load
 from benteng.errors import PolicyError
 from benteng.gate import Gate
 from benteng.keyring import SigningKey, load_signing_key
-from benteng.policy import TypePolicy, differences, pending_for
-from benteng.store.open import default_dsn, open_operator, open_producer
+from benteng.policy import TypePolicy, differences, missing_for
+from benteng.store.open import default_dsn, is_postgres, open_operator, open_producer
 from benteng.store.records import Facet
 from benteng.task import Registry
 
@@ -61,7 +61,7 @@ def settle_policies(config: Config, code: Mapping[str, TypePolicy], say: Say) ->
     _refuse_difference(
         "the lock file", {name: locked[name] for name in code if name in locked}, code, "benteng policy lock"
     )
-    _refuse_pending(code)
+    _refuse_missing(code, roles=keeps_roles(config))
     if not has_operator(config):
         return locked
     with closing(open_operator(dsn_of(config, Facet.OPERATOR), environment=config.environment.value)) as operator:
@@ -92,6 +92,12 @@ def has_operator(config: Config) -> bool:
     return config.is_embedded or Facet.OPERATOR in config.dsns
 
 
+def keeps_roles(config: Config) -> bool:
+    """Return whether the ledger of this host keeps roles apart: PostgreSQL does, a file cannot."""
+    named = [*config.dsns.values(), *(pool.dsn for pool in config.pools.values() if pool.dsn)]
+    return bool(named) and all(map(is_postgres, named))
+
+
 def apply_policies(config: Config, policies: Mapping[str, TypePolicy], say: Say) -> list[str]:
     """Write policies into the ledger's `job_type`; return what changed. Raises NeedsAction at HIGH in `prod`."""
     with closing(open_operator(dsn_of(config, Facet.OPERATOR), environment=config.environment.value)) as operator:
@@ -99,7 +105,7 @@ def apply_policies(config: Config, policies: Mapping[str, TypePolicy], say: Say)
         rows = [row for row in lockfile.to_rows(policies) if ledger.get(row.name) != row.sha256]
         changed = operator.apply_types(rows, "applied from the lock file") if rows else []
     for name in changed:
-        missing = ", ".join(row.floor for row in pending_for(policies[name].tier))
+        missing = ", ".join(row.floor for row in missing_for(policies[name].tier, roles=keeps_roles(config)))
         say(f"{config.environment}: applied {name}" + (f" (not enforced yet: {missing})" if missing else ""))
     return changed
 
@@ -112,11 +118,11 @@ def _refuse_difference(
         raise PolicyError("L-differs", f"{where} differs from the code: {lines[0]}", fix=f"run: {fix}")
 
 
-def _refuse_pending(code: Mapping[str, TypePolicy]) -> None:
+def _refuse_missing(code: Mapping[str, TypePolicy], *, roles: bool) -> None:
     for name, policy in code.items():
-        for row in pending_for(policy.tier):
+        for row in missing_for(policy.tier, roles=roles):
             raise PolicyError(
                 "F-pending",
-                f"{name} is {policy.tier}, and this version does not have {row.floor}: {row.missing}",
+                f"{name} is {policy.tier}, and there is no {row.floor}: {row.missing}",
                 fix='use environment = "dev" to try it, or tier LOW',
             )

@@ -338,7 +338,6 @@ PENDING: tuple[Pending, ...] = (
     Pending("quorum", (Tier.HIGH,), "artifacts approved by signatures of several persons"),
     Pending("agreement", (Tier.HIGH,), "agreement of a second person before a job runs"),
     Pending("action", (Tier.MEDIUM, Tier.HIGH), "Actions: access, trust and replay changed only by signed votes"),
-    Pending("roles", (Tier.MEDIUM, Tier.HIGH), "a store that enforces one role per facet (PostgreSQL)"),
     Pending("anchor", (Tier.HIGH,), "audit checkpoints signed and kept off this host"),
     Pending(
         "journal", (Tier.HIGH,), "a journal of started jobs on each host, which refuses repeats that the ledger hides"
@@ -348,9 +347,14 @@ PENDING: tuple[Pending, ...] = (
 """Rows are deleted by the issue that builds the part; at the end a test asserts that the table is empty."""
 
 
-def pending_for(tier: Tier) -> tuple[Pending, ...]:
-    """Return the floors of a tier whose part is not built yet."""
-    return tuple(row for row in PENDING if tier in row.tiers)
+UNROLED = Pending("roles", (Tier.MEDIUM, Tier.HIGH), "a ledger that keeps roles apart: PostgreSQL does, SQLite cannot")
+"""Never to be deleted: whoever opens a SQLite file has every role of it, whatever else is built."""
+
+
+def missing_for(tier: Tier, *, roles: bool) -> tuple[Pending, ...]:
+    """Return the floors of a tier that do not stand. `roles`: whether its ledger keeps roles apart."""
+    rows = PENDING if roles else (*PENDING, UNROLED)
+    return tuple(row for row in rows if tier in row.tiers)
 
 
 def check_floors(policy: TypePolicy, declared: frozenset[str]) -> None:

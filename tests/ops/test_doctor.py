@@ -53,7 +53,7 @@ def test_a_dev_installation_has_warnings_and_no_error(project):
     assert [] == [each for each in ended.document["findings"] if each["level"] == "error"]
     assert [("ok", "benteng.lock has 4 types, as the code has")] == levels(project, "lock")
     assert any("access *, *, *" in text for _, text in levels(project, "store"))
-    assert any("high: this version does not have quorum" in text for _, text in levels(project, "floors"))
+    assert any("high: there is no quorum" in text for _, text in levels(project, "floors"))
 
 
 def test_what_only_warns_in_dev_is_an_error_in_prod(project):

@@ -22,14 +22,14 @@ from benteng.clock import SECOND, Instant, microseconds, system_clock
 from benteng.config import FILE_NAME, Config, Environment
 from benteng.errors import BentengError, PolicyError
 from benteng.keyring import INSTALLATION_KEY_FILE, TRUST_FILE, load_installation_key, load_signing_key, load_trust
-from benteng.opening import PRODUCER_KEY, dsn_of
+from benteng.opening import PRODUCER_KEY, dsn_of, keeps_roles
 from benteng.ops.describe import policies_of
 from benteng.ops.exits import Exit
 from benteng.ops.log import last
 from benteng.ops.reference import paths_of
 from benteng.ops.runs import Runs, observed
 from benteng.ops.why import records
-from benteng.policy import DAY_SECONDS, Limits, TypePolicy, differences, pending_for
+from benteng.policy import DAY_SECONDS, Limits, TypePolicy, differences, missing_for
 from benteng.redact import patterns
 from benteng.store.contract import Store
 from benteng.store.durability import Durability
@@ -190,9 +190,9 @@ def _lock(patient: Patient) -> Iterator[Finding]:
 def _pending(patient: Patient) -> Iterator[Finding]:
     tiers = sorted({policy.tier for policy in patient.locked.values()}, key=lambda tier: tier.rank)
     for tier in tiers:
-        for row in pending_for(tier):
-            text = f"{tier}: this version does not have {row.floor}: {row.missing}"
-            yield Finding("floors", patient.grave(), text, "dev only, until it has")
+        for row in missing_for(tier, roles=keeps_roles(patient.config)):
+            text = f"{tier}: there is no {row.floor}: {row.missing}"
+            yield Finding("floors", patient.grave(), text, "dev only, until there is")
 
 
 def _secrets(patient: Patient) -> Iterator[Finding]:

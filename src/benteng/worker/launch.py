@@ -18,7 +18,7 @@ from tempfile import gettempdir
 
 from benteng.errors import BentengError, KeyringError, PolicyError, StoreError, StoreUnavailable
 from benteng.keyring import TrustRoots, load_trust
-from benteng.policy import Tier, TypePolicy, pending_for
+from benteng.policy import Tier, TypePolicy, missing_for
 from benteng.redact import clean_line
 from benteng.store.contract import Consumer
 from benteng.store.open import credential_files, credential_words, is_postgres, open_consumer
@@ -255,13 +255,11 @@ def _check_environment(settings: WorkerSettings) -> None:
 def _check_pending(settings: WorkerSettings) -> None:
     """In dev say what is not enforced yet, in prod refuse it."""
     for tier in sorted({policy.tier for policy in settings.types.values()}, key=lambda tier: tier.rank):
-        missing = pending_for(tier)
+        missing = missing_for(tier, roles=is_postgres(settings.dsn))
         names = ", ".join(row.floor for row in missing)
         if missing and settings.environment != "dev":
             fix = 'use environment = "dev" to try it, or tier LOW'
-            raise PolicyError(
-                f"P-{missing[0].floor}", f"{tier} jobs need what this version does not have: {names}", fix=fix
-            )
+            raise PolicyError(f"P-{missing[0].floor}", f"{tier} jobs need what there is not: {names}", fix=fix)
         if missing:
             settings.say("warning", rule="F-pending", why=f"{tier}: not enforced yet: {names}")
 

@@ -14,7 +14,7 @@ from benteng import lockfile
 from benteng.ops.cli.options import configuration, json_option, operator, rules
 from benteng.ops.exits import Exit
 from benteng.ops.output import document, say, table, write
-from benteng.policy import TypePolicy, differences, pending_for
+from benteng.policy import TypePolicy, differences, missing_for
 
 if TYPE_CHECKING:
     from benteng.config import Config
@@ -63,11 +63,15 @@ def show(*, as_json: bool) -> None:
     """Show the reviewed policies."""
     import msgspec
 
+    from benteng.opening import keeps_roles
+
     locked = lockfile.read(configuration().lock)
     if as_json:
         document("policy", {"types": {name: msgspec.to_builtins(policy) for name, policy in locked.items()}})
         return
-    table(["type", "tier", "effect", "pool", "operation", "resources", "not enforced yet"], map(_row, locked.values()))
+    roles = keeps_roles(configuration())
+    rows = [_row(policy, roles=roles) for policy in locked.values()]
+    table(["type", "tier", "effect", "pool", "operation", "resources", "not enforced yet"], rows)
     if not locked:
         say("the lock file has no job type: benteng policy lock")
 
@@ -141,7 +145,7 @@ def _tell(noun: str, lines: list[str], otherwise: str, *, as_json: bool) -> None
         say(otherwise)
 
 
-def _row(policy: TypePolicy) -> list[str]:
-    missing = ", ".join(row.floor for row in pending_for(policy.tier))
+def _row(policy: TypePolicy, *, roles: bool) -> list[str]:
+    missing = ", ".join(row.floor for row in missing_for(policy.tier, roles=roles))
     resources = ", ".join(key.path for key in policy.resources)
     return [policy.name, policy.tier, policy.effect, policy.pool, ", ".join(policy.operation), resources, missing]
