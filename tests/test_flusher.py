@@ -56,6 +56,14 @@ def flusher(desk):
 
 
 @pytest.fixture
+def interruptible():
+    """Let SIGINT interrupt, as at a terminal: what a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def threads(desk):
     """Return threads that call; they end once the desk is let go."""
     with ThreadPoolExecutor(32) as threads:
@@ -224,6 +232,7 @@ def test_interrupted_leader_leaves_nobody_waiting(desk, threads):
         assert others[2].result(SECONDS_MAX) == 6
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_waiter_is_not_asked_for(flusher, desk, threads):
     """Ctrl-C while waiting takes the question back, and the others go on."""
     first, others = queue_up(flusher, desk, threads, (1,))

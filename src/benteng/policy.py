@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import msgspec
 
@@ -122,7 +123,7 @@ class KeyPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
 
 
-class TypePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TypePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """Everything about one job type that must not be decided by running code. One entry of `benteng.lock`.
 
     name         `name@major`
@@ -150,7 +151,7 @@ class TypePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     schema_sha256: str = ""
     limits: Limits
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Digest of this entry: what a job, an audit record and `job_type` carry as `policy_sha256`."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()

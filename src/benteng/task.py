@@ -79,6 +79,8 @@ class Registry:
 
     def find(self, target: str | Handler) -> JobType:
         """Return a type by its name or by its function. A bare name means the newest major. Raises DefinitionError."""
+        if isinstance(target, str) and target in self.types:
+            return self.types[target]
         if callable(target):
             found = [t for t in self.types.values() if t.handler is target]
         else:

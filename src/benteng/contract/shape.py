@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, cast
 
@@ -52,10 +52,14 @@ from benteng.policy import Tier
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A payload that passed: the typed value, and the canonical bytes that are stored, digested and signed."""
+    """A payload that passed: the typed value, and the canonical bytes that are stored, digested and signed.
+
+    exact  the bytes that were read were these: reading the canonical bytes has given the same bytes
+    """
 
     value: Any  # an instance of the shape's model, which the type checker cannot know here
     canonical: bytes
+    exact: bool = field(default=False, compare=False)
 
     @property
     def digest(self) -> str:
@@ -105,7 +109,7 @@ class Shape:
         value = self._typed(raw)
         canonical = self._codec.encode(value)
         # The value is made from the canonical bytes, which passed the same checks: gate and cell hold equal values.
-        return Parsed(value if canonical == raw else self._typed(canonical), canonical)
+        return Parsed(value, raw, exact=True) if canonical == raw else Parsed(self._typed(canonical), canonical)
 
     def parse_value(self, value: object) -> Parsed:
         """Parse a payload given in Python, an instance of the model or a mapping: written out, then parsed as bytes.

@@ -28,6 +28,8 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 _pack_length = struct.Struct("!i").pack
 _pack_field = struct.Struct("!Ii").pack
+_pack_int8 = struct.Struct("!q").pack
+_pack_empty = struct.Struct("!iiI").pack
 _NULL = _pack_length(-1)
 
 
@@ -85,7 +87,7 @@ def _array(kind: Kind, values: Iterable[Any]) -> bytes:
     """Return a one-dimensional array (array_send in the server's source); None becomes null."""
     items = [None if value is None else kind.encode(value) for value in values]
     if not items:
-        return struct.pack("!iiI", 0, 0, kind.oid)
+        return _pack_empty(0, 0, kind.oid)
     head = struct.pack("!iiIii", 1, int(None in items), kind.oid, len(items), 1)
     return head + b"".join(_NULL if item is None else _pack_length(len(item)) + item for item in items)
 
@@ -105,7 +107,7 @@ def is_storable(value: str) -> bool:
 
 
 def _int8(value: int) -> bytes:
-    return struct.pack("!q", max(_INT8[0], min(value, _INT8[1])))
+    return _pack_int8(max(_INT8[0], min(value, _INT8[1])))
 
 
 def job_uuid(job_id: str) -> bytes | None:
@@ -138,8 +140,11 @@ class Layout:
         """Return one row in its binary form (record_send in the server's source)."""
         parts = [_pack_length(len(self.fields))]
         for kind, value in zip(self.fields.values(), values, strict=True):
-            data = None if value is None else kind.encode(value)
-            parts.append(struct.pack("!Ii", kind.oid, -1) if data is None else _pack_field(kind.oid, len(data)) + data)
+            if value is None:
+                parts.append(_pack_field(kind.oid, -1))
+                continue
+            data = kind.encode(value)
+            parts += (_pack_field(kind.oid, len(data)), data)
         return b"".join(parts)
 
 
@@ -255,7 +260,7 @@ def entrance(job: Job, entry: State, rule: str = "", reason: str = "", parent: s
         rule,
         reason,
         job_uuid(parent),
-        not all(map(is_storable, (*texts, *job.refs.resources, job.policy_sha256))),
+        not is_storable("".join((*texts, *job.refs.resources, job.policy_sha256))),
     )
 
 
