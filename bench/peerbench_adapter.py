@@ -73,6 +73,7 @@ class Work(Contract):
 {type}'''
 HERE = Path(__file__).resolve().parent.parent
 SCRATCH = Path(os.environ.get("PEERBENCH_SCRATCH", "/nowhere"))
+HOME, QUEUE = SCRATCH / "home", SCRATCH / "store" / "queue.db"  # apart: cells may read the one, never the other
 DSN = os.environ.get("PEERBENCH_DSN", "")
 PEER = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in PEERS else "benteng"
 TIER = PEER.rpartition("_")[2] if PEER.endswith(("medium", "high")) else "low"
@@ -81,15 +82,17 @@ ACTOR = "" if TIER == "low" else "svc:bench"
 
 def setup() -> None:
     """Make the ledger with a login for each facet, the configuration, the job and, above LOW, keys."""
-    (SCRATCH / "jobs.py").write_text(JOBS.format(here=str(HERE), type=TYPES[TIER]))
+    for directory in (HOME, QUEUE.parent):
+        directory.mkdir(mode=0o700)
+    (HOME / "jobs.py").write_text(JOBS.format(here=str(HERE), type=TYPES[TIER]))
     lines = [
         'environment = "dev"',
         'app = "jobs:app"',
-        *(_postgres() if DSN else [f'dsn = "sqlite:///{SCRATCH}/q.db"']),
+        *(_postgres() if DSN else [f'dsn = "sqlite:///{QUEUE}"']),
     ]
     ledger = os.environ["PEERBENCH_LEDGER"]
     pool = ["[pool.default]", 'env = ["PEERBENCH_LEDGER"]', f'read = ["{HERE}"]', f'write = ["{ledger}"]']
-    config = SCRATCH / "benteng.toml"
+    config = HOME / "benteng.toml"
     config.write_text("\n".join([*lines, "", *pool, ""]))
     config.chmod(0o600)
     if TIER != "low":
@@ -118,7 +121,7 @@ def _keys() -> None:
     from benteng.clock import system_clock
 
     origin = "bench_producer" if DSN else f"os:{os.getuid()}"
-    keyring.generate(SCRATCH / ".benteng", origin=origin, now=system_clock())
+    keyring.generate(HOME / ".benteng", origin=origin, now=system_clock())
 
 
 class Client:
@@ -126,8 +129,8 @@ class Client:
 
     def open(self) -> None:
         """Open the gate, as an application does at its start."""
-        sys.path.insert(0, str(SCRATCH))
-        os.chdir(SCRATCH)
+        sys.path.insert(0, str(HOME))
+        os.chdir(HOME)
         from jobs import app  # pyright: ignore[reportMissingImports] - setup has written it
 
         self.app = app
@@ -155,7 +158,7 @@ def worker(concurrency: int, best: bool) -> None:  # noqa: FBT001 - peerbench's 
     """Become `benteng worker`; the peer `benteng_two` is two of them, of which one has the keeper."""
     tool = str(Path(sys.prefix) / "bin" / "benteng")
     command = [tool, "worker", "--concurrency", str(PEERS[PEER][1] if best else concurrency)]
-    os.chdir(SCRATCH)
+    os.chdir(HOME)
     if PEER == "benteng_two" and best:
         subprocess.Popen([*command, "--no-keeper"])
     os.execv(tool, command)  # noqa: S606 - there is nothing for a shell to do
@@ -163,7 +166,7 @@ def worker(concurrency: int, best: bool) -> None:  # noqa: FBT001 - peerbench's 
 
 def pending() -> int:
     """Count the jobs that are not finished (SQLite; on PostgreSQL peerbench asks by `pending_sql`)."""
-    with sqlite3.connect(f"file:{SCRATCH}/q.db?mode=ro", uri=True) as connection:
+    with sqlite3.connect(f"file:{QUEUE}?mode=ro", uri=True) as connection:
         return connection.execute("select count(*) from job").fetchone()[0]
 
 

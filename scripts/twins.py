@@ -433,14 +433,6 @@ TWINS = (
         "cancelled-asked", "benteng/flusher.py", "if not waiter.is_gone]", "]", "takes_nobody", "tests/test_flusher.py"
     ),
     twin(
-        "nobody-leads-next",
-        "benteng/flusher.py",
-        "        if waiter.leads:\n            self._pass_on()\n",
-        "",
-        "shares_the_next",
-        "tests/test_flusher.py",
-    ),
-    twin(
         "failure-swallowed",
         "benteng/flusher.py",
         "said = [error] * len(batch)",

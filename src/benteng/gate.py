@@ -158,7 +158,7 @@ class Gate:
 
         What one of them demands or lacks stops no other: each class of durability is a commit of its own.
         """
-        return self._store(prepared, self._decide(prepared))
+        return self._store(prepared, self.decide(prepared))
 
     def examine(self, spec: JobSpec) -> Verdict:
         """Judge a spec without admitting or recording anything: `benteng enqueue --dry-run`."""
@@ -215,10 +215,10 @@ class Gate:
 
     def _admit_together(self, prepared: Sequence[Prepared]) -> list[Receipt | Refused]:
         wanted = max((each.draft.durability for each in prepared if each.draft), default=Durability.D0)
-        decided = [_demanding(said, wanted) for said in map(_unless_raised, self._decide(prepared))]
+        decided = [_demanding(said, wanted) for said in map(_unless_raised, self.decide(prepared))]
         return [_unless_raised(answer) for answer in self._store(prepared, decided)]
 
-    def _decide(self, prepared: Sequence[Prepared]) -> list[Admission | BentengError]:
+    def decide(self, prepared: Sequence[Prepared]) -> list[Admission | BentengError]:
         """Ask the ledger for evidence and judge; no spec's error stops another."""
         found = iter(self._evidence([each.draft for each in prepared if each.draft and not each.refused]))
         return [each.refused or self._decide_one(each, next(found)) for each in prepared]

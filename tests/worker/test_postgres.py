@@ -153,3 +153,15 @@ def test_a_host_without_an_operators_address_applies_nothing(tmp_path, settings)
         assert dict(settings.lock) == settle_policies(config, settings.lock, said.append)
 
     assert "no operator's address" in said[-1]
+
+
+def test_hint_that_comes_with_an_answer_is_heeded(site, monkeypatch):
+    """Told of a job while it settles the one before, a worker looks at once; this one polls once an hour."""
+    monkeypatch.setattr("tests.support.site.POLL_SECONDS", 3_600)
+    site.worker().wait("ready")
+
+    for number in range(40):
+        site.enqueue("greet@1", name=f"n{number}")
+        site.effect(f"greet n{number} ")
+
+    assert site.count("greet ") == 40

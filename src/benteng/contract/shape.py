@@ -290,9 +290,9 @@ def _step(node: Node, segment: str, dotted: str) -> tuple[Node, str]:
         raise broken(
             "D-path", f"{clean_name(segment)}: what stands before it is no record that is always there", dotted
         )
-    for field in node.fields:
-        if segment in {field.name, field.encoded}:
-            return field.node, field.encoded
+    for each in node.fields:
+        if segment in {each.name, each.encoded}:
+            return each.node, each.encoded
     known = ", ".join(field.name for field in node.fields)
     raise broken("D-path", f"no field {clean_name(segment)}; known: {known}", dotted)
 

@@ -208,7 +208,6 @@ class Supervisor:
         self._by_hint = False
         pause = self._plan.poll_seconds if self._hints is None else max(self._plan.poll_seconds, IDLE_SECONDS)
         self._look_at = now + pause * (0.75 + self._rng.random() / 2)
-        self._hinted(0, now)  # what came with the answer wakes no selector
 
     def _take(self, answer: Turn, asked_at: float) -> None:
         self._budget.spend(len(answer.grants), clock.boot_seconds())
@@ -416,6 +415,7 @@ class Supervisor:
 
     def _sleep(self, now: float) -> None:
         self._tune()
+        self._hinted(0, now)  # what came with an answer wakes no selector
         wake = min(self._yard.wake_at(now), self._lease_at, self._house_at, self._store_wakes_at(now))
         if self._draining:
             wake = min(wake, self._drain_until if now < self._drain_until else now + 0.05)

@@ -16,6 +16,7 @@ import click
 
 COMMANDS: dict[str, str] = {
     "demo": "Watch one hardened queue at work. Nothing else is needed.",
+    "bench": "Measure what this installation does in a second.",
     "init": "Write benteng.toml, an example jobs.py and keys.",
     "doctor": "Examine this installation.",
     "worker": "Run the jobs of one pool.",
