@@ -58,19 +58,21 @@ def app(tmp_path, dsn):
     @app.job("looked@1")
     def looked(payload: Order) -> None: ...
 
-    @app.evidence("thread")
-    def thread(payload: Order) -> int:
-        return threading.get_ident()
+    @app.evidence("answer")
+    def answer(payload: Order) -> bool:
+        ASKED.set()
+        return ANSWERED.wait(SECONDS_MAX)
 
-    @app.check("looked@1", needs="thread")
-    def elsewhere(payload, ident):
-        return ADMIT if ident != MAIN else Refuse("T-thread", "the loader ran in the event loop's thread")
+    @app.check("looked@1", needs="answer")
+    def answered(payload, came):
+        return ADMIT if came else Refuse("T-answer", "nobody answered")
 
     with closing(app):
         yield app
 
 
-MAIN = threading.get_ident()
+ASKED, ANSWERED = threading.Event(), threading.Event()
+"""What the loader is for, and what it waits for."""
 
 
 def test_each_coroutine_gets_its_own_receipt(app):
@@ -128,10 +130,15 @@ def test_same_operation_at_once_is_one_job(app):
 
 
 def test_loaders_do_not_run_in_the_event_loop(app):
-    """An evidence loader may do I/O: it would stop every other coroutine."""
-    receipt = asyncio.run(app.aio.enqueue("looked", {"target": "web-1"}))
+    """An evidence loader may do I/O, even wait for what another coroutine does."""
 
-    assert receipt.state is State.READY
+    async def work():
+        looking = asyncio.create_task(app.aio.enqueue("looked", {"target": "web-1"}))
+        await asyncio.to_thread(ASKED.wait, SECONDS_MAX)
+        ANSWERED.set()
+        return await looking
+
+    assert asyncio.run(work()).state is State.READY
 
 
 def test_receipt_waits_without_blocking_the_loop(app, dsn):

@@ -208,6 +208,8 @@ def test_close_waits_for_those_who_wait(flusher, desk, threads):
 
     with pytest.raises(StoreError, match="closed"):
         flusher.call(3)
+    with pytest.raises(TimeoutError):
+        closing_.result(0.2)  # it has not ended: somebody still waits
     desk.go.set()
     closing_.result(SECONDS_MAX)
 

@@ -154,7 +154,7 @@ def test_report_tells_people_what_is_not_known():
     report = Report("low", "sqlite", {}, [Row("drain", 10, 2.0, audit=2.0)], [Cost("anchor", "to come", None)])
 
     assert [["drain", "10", "5", "-", "-", "-", "2.0"]] == report.table()
-    assert [["anchor", "-", "to come"]] == report.cost_table()
+    assert [["anchor", "-", "", "to come"]] == report.cost_table()
 
 
 @pytest.mark.parametrize("values, expected", [([], (None, None)), ([3.0], (3.0, 3.0))], ids=["none", "one"])

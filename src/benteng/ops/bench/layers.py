@@ -105,7 +105,10 @@ def _without(run: Runner, layer: str, jobs: int, whole: Cost) -> Cost:
     with _waived(run.tier.value, layer):
         without = _work(run, jobs)
     cost = (whole.microseconds or 0.0) - (without.microseconds or 0.0)
-    return Cost(f"{run.tier} {layer}", LAYERS[layer].does, cost, "work, less work without it")
+    name, does = f"{run.tier} {layer}", LAYERS[layer].does
+    if cost <= 0:
+        return Cost(name, does, None, "less than this run's noise")
+    return Cost(name, does, cost, "work, less work without it")
 
 
 def _specs(run: Runner) -> list[JobSpec]:

@@ -89,7 +89,7 @@ class Report:
 
     def cost_table(self) -> list[list[str]]:
         """Return the costs for people."""
-        return [[cost.layer, _number(cost.microseconds), cost.adds] for cost in self.costs]
+        return [[cost.layer, _number(cost.microseconds), cost.note, cost.adds] for cost in self.costs]
 
     def document(self) -> dict[str, object]:
         """Return everything for programs."""
@@ -105,7 +105,7 @@ class Report:
 
 
 HEADINGS = ("measured", "jobs", "jobs/s", "p50 ms", "p99 ms", "operations/job", "audit/job")
-COST_HEADINGS = ("layer", "us a job", "what it adds")
+COST_HEADINGS = ("layer", "us a job", "", "what it adds")
 
 
 def machine() -> dict[str, object]:
