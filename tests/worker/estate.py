@@ -227,10 +227,11 @@ def container(uid: int, *, group: int, hidden: Path) -> tuple[str, ...]:
     """Return what stands before a command that is to run in namespaces of its own (files, processes, network, IPC).
 
     As an engine runs a container: process 1, without capabilities and new privileges. `hidden`: a directory of the host
-    that is not there inside.
+    that is not there inside. /proc is as narrow as `ProtectProc=invisible` makes it.
     """
     become = f"setpriv --reuid {uid} --regid {uid} --groups {group} --no-new-privs --bounding-set -all --inh-caps -all"
-    script = f'mount -t tmpfs -o mode=0755 none {hidden} && exec {become} "$@"'
+    proc = "mount -t proc -o hidepid=invisible none /proc"
+    script = f'mount -t tmpfs -o mode=0755 none {hidden} && {proc} && exec {become} "$@"'
     own = ("--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", "--mount-proc")
     return ("unshare", *own, "sh", "-c", script, "sh")
 

@@ -1,0 +1,65 @@
+"""What a deployment of one pool is made from: its names, users, paths and what its cells need of their host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benteng import lockfile
+from benteng.config import Config
+from benteng.errors import PolicyError
+from benteng.policy import Tier
+from benteng.store.open import is_postgres
+from benteng.store.records import Facet
+
+NEEDS = ("uid", "gid", "supervisor_uid", "supervisor_gid", "cell")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One pool and its two sides.
+
+    project  directory of benteng.toml and the application;  prefix: where benteng is installed
+    socket   where the two sides meet
+    network  its cells may use the network;  programs: they may start programs
+    """
+
+    pool: str
+    supervisor: tuple[int, int]
+    cells: tuple[int, int]
+    project: Path
+    prefix: Path
+    socket: Path
+    write: tuple[str, ...]
+    drain_seconds: float
+    network: bool
+    programs: bool
+
+    @property
+    def stop_seconds(self) -> int:
+        """How long a side may take to end: the drain, and what comes after it."""
+        return int(self.drain_seconds) + 15
+
+
+def site_of(config: Config, pool: str, prefix: Path) -> Site:
+    """Return what a deployment is made from. Raises PolicyError naming what the settings lack."""
+    found = config.pool(pool)
+    missing = [name for name in NEEDS if not getattr(found, name)]
+    if pool not in config.pools or missing:
+        lines = f'uid, gid, supervisor_uid, supervisor_gid and cell = "unix:/run/benteng/{pool}.sock"'
+        raise PolicyError("W-deploy", f"pool {pool} has no users or no socket", field="pool", fix=f"set its {lines}")
+    if not is_postgres(config.dsn(Facet.CONSUMER, pool)):
+        text = "the embedded store has one user, and this deployment has several"
+        raise PolicyError("W-deploy", text, field="dsn", fix="set dsn to a PostgreSQL ledger")
+    return Site(
+        pool=pool,
+        supervisor=(found.supervisor_uid or 0, found.supervisor_gid or 0),
+        cells=(found.uid or 0, found.gid or 0),
+        project=config.root,
+        prefix=prefix,
+        socket=Path(found.cell.removeprefix("unix:")),
+        write=found.write,
+        drain_seconds=found.drain_seconds,
+        network=any(each.pool == pool and each.tier is Tier.LOW for each in lockfile.read(config.lock).values()),
+        programs=bool(found.exec),
+    )

@@ -1,0 +1,175 @@
+"""Units of systemd for one pool: its supervisor, its cells behind a socket, the keeper; and their users.
+
+A unit for each process, so that each has its own walls: the cells' has no network, the supervisor's no program to run.
+`systemd-analyze security` gives each 1.5 or less (tests/ops/test_deploy.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benteng.ops.deploy.site import Site
+
+COMMON: Final = """\
+Type=notify
+NotifyAccess=main
+Restart=always
+RestartSec=2
+UMask=0077
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+PrivateIPC=yes
+PrivateMounts=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
+ProtectProc=invisible
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+RemoveIPC=yes
+KeyringMode=private
+DevicePolicy=closed
+MemoryDenyWriteExecute=yes
+SystemCallArchitectures=native
+SystemCallErrorNumber=EPERM
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+# To give up capabilities, to bound itself, and to put its own walls up.
+SystemCallFilter=capset setrlimit prlimit64 seccomp
+SystemCallFilter=landlock_create_ruleset landlock_add_rule landlock_restrict_self
+IPAddressDeny=any
+NoExecPaths=/
+"""
+
+
+def units(site: Site, database: str) -> dict[str, str]:
+    """Return file names and texts. `database`: the addresses of the store, as IPAddressAllow has them."""
+    name = f"benteng-{site.pool}"
+    return {
+        f"{name}.sysusers.conf": _users(site, name),
+        f"{name}-cell.socket": _socket(site, name),
+        f"{name}-cell.service": _cell(site, name),
+        f"{name}.service": _supervisor(site, name, database),
+        "benteng-keeper.service": _keeper(site, database),
+    }
+
+
+def _users(site: Site, name: str) -> str:
+    lines = [f"# /usr/lib/sysusers.d/{name}.conf: users without login, each side of the pool its own."]
+    for user, (uid, gid) in ((name, site.supervisor), (f"{name}-cell", site.cells)):
+        lines += [f"g {user} {gid} -", f'u {user} {uid}:{gid} "benteng pool {site.pool}"']
+    lines += ['u benteng-keeper - "benteng keeper"']
+    return "\n".join(lines) + "\n"
+
+
+def _socket(site: Site, name: str) -> str:
+    return f"""\
+[Unit]
+Description=benteng pool {site.pool}: where its supervisor meets its cells
+
+[Socket]
+ListenStream={site.socket}
+SocketUser={name}-cell
+SocketGroup={name}
+SocketMode=0660
+DirectoryMode=0755
+RemoveOnStop=yes
+
+[Install]
+WantedBy=sockets.target
+"""
+
+
+def _cell(site: Site, name: str) -> str:
+    network = "" if site.network else "PrivateNetwork=yes\n"
+    families = "AF_UNIX AF_INET AF_INET6" if site.network else "AF_UNIX"
+    allowed = "IPAddressAllow=any\n" if site.network else ""
+    # A pool with a list of programs has a namespace of processes for each cell, so that nothing outlives its job.
+    namespaces = "user pid" if site.programs else "yes"
+    shells = "" if site.programs else "InaccessiblePaths=-/bin/sh -/bin/bash -/bin/dash -/usr/bin/sh -/usr/bin/bash\n"
+    written = f"ReadWritePaths={' '.join(site.write)}\n" if site.write else ""
+    return f"""\
+[Unit]
+Description=benteng pool {site.pool}: zygote and cells
+Requires={name}-cell.socket
+After={name}-cell.socket
+
+[Service]
+User={name}-cell
+Group={name}-cell
+ExecStart={site.prefix}/bin/benteng cell --listen fd:3 --supervisor {site.supervisor[0]}
+TimeoutStopSec=15
+TasksMax=1024
+{COMMON}{network}{allowed}RestrictAddressFamilies={families}
+RestrictNamespaces={namespaces}
+ProcSubset=pid
+ExecPaths=/usr /lib /lib64 {site.prefix}
+InaccessiblePaths=-/etc/benteng
+{shells}{written}"""
+
+
+def _supervisor(site: Site, name: str, database: str) -> str:
+    return f"""\
+[Unit]
+Description=benteng pool {site.pool}: supervisor
+Requires={name}-cell.socket
+After=network-online.target {name}-cell.socket {name}-cell.service
+Wants=network-online.target
+
+[Service]
+User={name}
+Group={name}
+WorkingDirectory={site.project}
+ExecStart={site.prefix}/bin/benteng worker --pool {site.pool}
+# The password of the pool's login, which no other process can read.
+LoadCredential=pgpass:/etc/benteng/{site.pool}.pgpass
+Environment=PGPASSFILE=%d/pgpass
+TimeoutStopSec={site.stop_seconds}
+RestartPreventExitStatus=78
+{_store_side(site, database)}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _keeper(site: Site, database: str) -> str:
+    return f"""\
+[Unit]
+Description=benteng keeper: leases, due jobs, retention
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+User=benteng-keeper
+Group=benteng-keeper
+WorkingDirectory={site.project}
+ExecStart={site.prefix}/bin/benteng keeper
+LoadCredential=pgpass:/etc/benteng/keeper.pgpass
+Environment=PGPASSFILE=%d/pgpass
+TimeoutStopSec=15
+RestartPreventExitStatus=78
+{_store_side(site, database)}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _store_side(site: Site, database: str) -> str:
+    """Return the walls of what opens the store: it connects to the store alone, and starts nothing but itself."""
+    return f"""\
+{COMMON}IPAddressAllow={database}
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+TasksMax=32
+ExecPaths=/usr /lib /lib64 {site.prefix}
+InaccessiblePaths=-/bin/sh -/bin/bash -/bin/dash -/usr/bin/sh -/usr/bin/bash
+"""
