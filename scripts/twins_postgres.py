@@ -43,6 +43,29 @@ TWINS = (
         "lost_answer_of_settle",
         ANSWERS,
     ),
+    twin("not-told-again", "settle.sql", (("  if p_again then", "  if false then"),), "lost_answer_of_settle", ANSWERS),
+    twin("told-always", "settle.sql", (("  if p_again then", "  if true then"),), "settling_again", ANSWERS),
+    twin(
+        "again-is-stale",
+        "settle.sql",
+        (("and not (p_again and exists", "and not (false and exists"),),
+        "lost_answer_of_settle",
+        ANSWERS,
+    ),
+    twin(
+        "again-is-never-stale",
+        "settle.sql",
+        (("and not (p_again and exists", "and not (true and exists"),),
+        "settling_again",
+        ANSWERS,
+    ),
+    Twin(
+        "not-asked-again",
+        "benteng/store/postgres/consumer.py",
+        (('self.call("settle", *asked, BOOL(True))', 'self.call("settle", *asked, BOOL(False))'),),
+        "lost_answer_of_settle",
+        ANSWERS,
+    ),
     # -- when the keeper looks
     twin(
         "looked-at-long-leases-alone",

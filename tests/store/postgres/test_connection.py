@@ -12,7 +12,7 @@ from benteng.errors import Busy, FacetError, PolicyError, StoreError, StoreUnava
 from benteng.lifecycle import State
 from benteng.store.open import open_consumer, open_keeper, open_producer
 from benteng.store.records import Admission, Disposal
-from benteng.testing.bench import proof, settlement
+from benteng.testing.bench import proof, records, settlement
 from benteng.testing.ledger import LOW, MEDIUM, POOL
 from tests.support.proxy import Proxy
 from tests.support.servers import address
@@ -206,7 +206,22 @@ def test_lost_answer_of_settle_is_found_again(ledger, bench, postgres, proxy, di
 
     bench.journal.settled(answers)
     assert [(grant.job.id, state)] == [(each.job_id, each.state) for each in answers]
+    assert 0 == stale_tries(bench)
     store.close()
+
+
+def test_settling_again_without_a_lost_answer_is_stale(bench):
+    """Only who lost an answer is told it again: a worker that settles twice hears that its attempt is over."""
+    grant = bench.started()
+
+    assert [grant.job.id] == [each.job_id for each in bench.settle(settlement(grant))]
+    assert [] == bench.settle(settlement(grant))
+    assert 1 == stale_tries(bench)
+
+
+def stale_tries(bench):
+    """Return how many settlements the log has refused as stale."""
+    return sum(record["rule"] == "S-stale" for record in records(bench.audit()))
 
 
 def test_lost_answer_of_turn_keeps_its_settlements(ledger, bench, postgres, proxy):
