@@ -206,15 +206,17 @@ def _leave_a_daemon(lasting: Path) -> None:
     namespaces.own_users()
     processes.leave()
     processes.start_first()
-    said = os.open(lasting, os.O_WRONLY)
+    said, (ready, done) = os.open(lasting, os.O_WRONLY), os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             signal.alarm(2 * ENDS_SECONDS)
             os.write(said, b"d")
+            os.write(done, b"d")
             signal.pause()
         os._exit(0)
-    os.wait()
+    os.close(done)
+    os.read(ready, 1)  # it has come up: if it ends now, then with this process
 
 
 def _own_uid(place: Place) -> bool:
