@@ -63,10 +63,10 @@ class Zygote:
     def _serve(self, line: socket.socket) -> None:
         system.no_new_privileges()
         if self.walled:
-            linux.leave_host()
+            linux.leave_host(self.walls)
             if self.walls.programs:
                 namespaces.own_users()
-                capabilities.hold(1 << capabilities.CAP_SYS_ADMIN)
+                capabilities.hold({capabilities.Capability.SYS_ADMIN})
             linux.enter_pool(self.walls)
             linux.prepare(self.walls)
         line.send(b"r")

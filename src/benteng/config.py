@@ -63,6 +63,9 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cell                 where zygote and cells are when they are elsewhere: "unix:/path", the socket of `benteng cell`
     read, write          full paths that MEDIUM and HIGH cells may read, or write, beside what all may
     exec                 full paths of the programs that MEDIUM and HIGH cells may start
+    egress               what handlers may connect to: "host:port", "*.example.org:443", "10.0.0.5:5432 private"
+    egress_connects_per_job  how many connects an attempt may make
+    broker_uid, broker_gid   whom the egress broker becomes when the worker is root
     waive                layers of isolation that `dev` does without; `prod` refuses MEDIUM and HIGH then
     drain_seconds        how long running attempts may finish after SIGTERM
     dsn                  the store's address with this pool's own login; empty: that of the consumer
@@ -82,6 +85,10 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     exec: tuple[str, ...] = ()
+    egress: tuple[str, ...] = ()
+    egress_connects_per_job: int = 1_000
+    broker_uid: int | None = None
+    broker_gid: int | None = None
     waive: frozenset[str] = frozenset()
     drain_seconds: float = 10.0
     dsn: str = ""

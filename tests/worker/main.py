@@ -51,6 +51,7 @@ def main() -> int:
                 "read": tuple(pool.get("read", ())),
                 "write": tuple(pool.get("write", ())),
                 "exec": tuple(pool.get("exec", ())),
+                "egress": tuple(pool.get("egress", ())),
                 "waive": frozenset(pool.get("waive", ())),
             }
         ),

@@ -37,6 +37,8 @@ def live(spawn: Spawn, keep: int, parent: int, configure: Configure, load: Calla
         layers = basic.enter(Spec(parent, keep, spawn.limits, spawn.width, str(scratch)))
         if spawn.kind is not Kind.WIDE:
             layers += linux.enter_job(walls_of(configure), TIERS[spawn.kind], str(scratch))
+        elif configure.names:
+            layers += linux.enter_open_job()
         if spawn.kind is Kind.WIDE:
             system.few_arenas()
         _work(spawn, layers, scratch, configure.artifacts, load)
@@ -49,7 +51,7 @@ def live(spawn: Spawn, keep: int, parent: int, configure: Configure, load: Calla
 def walls_of(configure: Configure) -> linux.Walls:
     """Return what this pool's processes may touch. Asked first by the zygote, so that its cells know it."""
     return linux.Walls(
-        read=configure.read if configure.programs else roots.readable(configure.read),
+        read=_readable(configure),
         listed=(*configure.listed, roots.PACKAGE),
         write=configure.write,
         scratch=configure.scratch,
@@ -58,7 +60,13 @@ def walls_of(configure: Configure) -> linux.Walls:
         programs=configure.programs,
         interpreter=sys.executable if configure.start is Start.EXEC else "",
         waive=configure.waive,
+        names=dict(configure.names),
     )
+
+
+def _readable(configure: Configure) -> tuple[str, ...]:
+    read = (*configure.read, *(roots.NAMES if configure.names else ()))
+    return roots.outermost(read) if configure.programs else roots.readable(read)
 
 
 def _work(spawn: Spawn, layers: tuple[str, ...], scratch: Path, artifacts: str, load: Callable[[], Registry]) -> None:

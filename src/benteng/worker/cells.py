@@ -74,12 +74,15 @@ class Cell:
             self.state = CellState.READY
         self.inbox.line = Line.CELL_READY
 
-    def give(self, flights: list[Flight]) -> None:
-        """Send flights to it, in as few frames as fit."""
+    def seat(self, flights: list[Flight]) -> None:
+        """Keep room for flights, which are then given to it."""
         for flight in flights:
             self.flights[flight.handle] = flight
             flight.sent = True
         self.jobs += len(flights)
+
+    def give(self, flights: list[Flight]) -> None:
+        """Send flights that are seated to it, in as few frames as fit."""
         for data in wire.grant_frames([flight.work() for flight in flights]):
             self.outbox.put(data)
         self.flush()

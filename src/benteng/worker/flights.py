@@ -7,7 +7,7 @@ kills the cell, and a dead cell is Crashed whatever it said before, unless it ha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
@@ -32,7 +32,7 @@ from benteng.redact import Scrubber, clean_line, patterns
 from benteng.store.records import LeaseProof, Settlement
 from benteng.verdict import Divert, Hold, Refuse
 from benteng.worker import wire
-from benteng.worker.blocked import explained
+from benteng.worker.blocked import blocked, explained
 from benteng.worker.wire import BEFORE_START, UNSERIALISABLE, Ended, How, Named
 
 LOG_BYTES_MAX = 128 * 1024
@@ -65,6 +65,8 @@ class Flight:
     deadline     when the attempt is stopped; inf until it was sent to a cell
     kill_at      when its cell is killed after a stop;  stop: why it is being stopped
     secrets      what its cell gets and nobody else;  scrubber: takes them out of whatever comes back
+    connects, refused  what the broker of a pool with `egress` counted for it
+    sentences    what the walls blocked, for its error
     """
 
     handle: int
@@ -84,6 +86,9 @@ class Flight:
     progressed: int = 0
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     scrubber: Scrubber = NO_SECRETS
+    connects: int = 0
+    refused: int = 0
+    sentences: tuple[str, ...] = ()
 
     @property
     def proof(self) -> LeaseProof:
@@ -171,11 +176,11 @@ class Flight:
             case _:
                 assert_never(ended.how)
 
-    def explain(self, sentences: Iterable[str]) -> None:
-        """Add to its error what the walls blocked."""
+    def explain(self) -> None:
+        """Add to its error what the walls blocked; once."""
         match self.outcome:
             case Transient(error) | Permanent(error) | Suspicious(error):
-                self.outcome = replace(self.outcome, error=explained(error, sentences))
+                self.outcome = replace(self.outcome, error=explained(error, self.sentences))
             case _:
                 return
 
@@ -194,6 +199,11 @@ class Flight:
                 return Transient("stopped by a signal that the worker did not send")
             case _:
                 assert_never(self.stop)
+
+    def report(self, used: wire.Used, pool: str) -> None:
+        """Take note of what it did with the network, and of what was refused."""
+        self.connects, self.refused = used.connects, used.refused
+        self.sentences += tuple(self.told(blocked(pool, what, fix)) for what, fix in used.blocked)
 
     def die(self, how: str, *, shared: bool, ours: bool) -> None:
         """Take note that its cell is dead. `ours`: killed by us, for another attempt or to keep a lease."""

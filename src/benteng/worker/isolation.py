@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from benteng.errors import PolicyError
 from benteng.policy import Tier
+from benteng.worker.egress import trial
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import basic, layers, probe, programs, roots
 from benteng.worker.sandbox.layers import LAYERS, Seen
@@ -24,6 +25,10 @@ PROCESSES: Final = "pid_namespace"
 COVERS: Final = "mount_namespace"
 ARRANGED: Final = frozenset({"environment", "store_unreadable", "sized_scratch", "fork_per_job"})
 """Layers that the supervisor makes by the way it works; `check` looks whether the store is out of reach."""
+
+
+NURSED: Final = frozenset({"egress_broker", "landlock_tcp"})
+"""Layers that the cells of a pool with `egress` have from their zygote, which is not let import without them."""
 
 
 class Say(Protocol):
@@ -57,15 +62,16 @@ class Site:
         return self.tiers - {Tier.LOW}
 
 
-def lacking(
-    tier: Tier, said: frozenset[str], visible: frozenset[str], waive: frozenset[str] = frozenset()
-) -> tuple[str, ...]:
+def lacking(tier: Tier, said: frozenset[str], visible: frozenset[str], pool: Pool) -> tuple[str, ...]:
     """Return the layers that a tier requires and a cell does not have, but for those that `dev` is loud about.
 
     `said` by the cell, `visible` from outside of it: what can be seen counts only if it is seen.
     """
+    egress = bool(pool.egress)
     there = {name for name in said if LAYERS.get(name) is not None and LAYERS[name].seen is Seen.CELL}
-    found = layers.missing(tier, there | visible | ARRANGED | layers.waived(waive))
+    if egress and "seccomp" in visible:  # its zygote had no app before the broker had its filter's listener
+        there |= NURSED
+    found = layers.missing(tier, there | visible | ARRANGED | layers.waived(pool.waive), egress=egress)
     return tuple(name for name in found if not layers.is_loud_only(name))
 
 
@@ -82,7 +88,7 @@ def shut(tiers: Iterable[Tier]) -> bool:
 
 def held(pool: Pool, *, contained: bool) -> frozenset[str]:
     """Return the layers that hold on this host, each tried for real; for LOW alone those that it has."""
-    if contained:
+    if contained or pool.egress:
         found = frozenset(probe.probe()) - {"own_uid"}
     else:
         found = frozenset(basic.probe()) | ({COVERS} if probe.holds(probe.TRIALS[COVERS]) else set[str]())
@@ -98,10 +104,12 @@ def check(site: Site, say: Say, elsewhere: frozenset[str] | None = None) -> froz
     _check_mix(site, say)
     _check_waivers(site, say)
     _check_roots(site)
+    watched = site.tiers if site.pool.egress else site.contained
     there = held(site.pool, contained=bool(site.contained)) if elsewhere is None else elsewhere
+    _check_broker(site, elsewhere)
     _check_programs(site, there, say)
     _check_store(site, there, say)
-    for tier in sorted(site.contained, key=lambda tier: tier.rank):
+    for tier in sorted(watched, key=lambda tier: tier.rank):
         _check_layers(site, tier, there, say)
     return there
 
@@ -173,8 +181,19 @@ def _check_programs(site: Site, there: frozenset[str], say: Say) -> None:
     say("warning", rule="W-layers", why=f"{text}; prod refuses that")
 
 
+def _check_broker(site: Site, elsewhere: frozenset[str] | None) -> None:
+    """A broker reaches into its pool's processes: it is started where they are."""
+    if site.pool.egress and elsewhere is not None:
+        text = f"pool {site.pool.name} has egress, and its cells are made by another process than its broker"
+        raise PolicyError("W-egress", text, fix="run the pool by benteng worker, as root with uid and gid of the pool")
+
+
 def _check_layers(site: Site, tier: Tier, there: frozenset[str], say: Say) -> None:
-    absent = layers.missing(tier, _there(site.pool, there) | layers.waived(site.pool.waive))
+    egress = bool(site.pool.egress)
+    absent = layers.missing(tier, _there(site.pool, there) | layers.waived(site.pool.waive), egress=egress)
+    if egress and NURSED.intersection(absent):
+        text = f"pool {site.pool.name} has egress, and this host can have no egress broker"
+        raise PolicyError("W-egress", text, fix=trial.reason())
     if site.dev:
         loud = [name for name in absent if layers.is_loud_only(name)]
         if loud:
@@ -196,11 +215,11 @@ class Report:
 
 def report(pool: Pool, tier: Tier, holding: frozenset[str]) -> Report:
     """Return what cells of a tier would have in this pool, on a host on which these layers hold."""
-    there = _there(pool, holding)
+    egress, there = bool(pool.egress), _there(pool, holding)
     if tier is Tier.LOW and not there & {"own_uid", COVERS}:
         there -= {"store_unreadable"}
-    used = [name for name, row in LAYERS.items() if row.need(tier) is not layers.Need.UNUSED and name in there]
-    return Report(tier, tuple(used), layers.missing(tier, used))
+    there &= layers.used(tier, egress=egress)
+    return Report(tier, tuple(name for name in LAYERS if name in there), layers.missing(tier, there, egress=egress))
 
 
 def _there(pool: Pool, holding: frozenset[str]) -> frozenset[str]:

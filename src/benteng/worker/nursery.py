@@ -23,6 +23,7 @@ from benteng.policy import Tier, TypePolicy
 from benteng.worker import wire
 from benteng.worker.blocked import Bounds
 from benteng.worker.cells import Cell
+from benteng.worker.egress.names import Names
 from benteng.worker.hatchery import Hatchery
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import roots
@@ -83,6 +84,7 @@ class Nest:
             own_uid=apart,
             programs=programs.run,
             covers=self.covers,
+            names=tuple(Names(pool.rules).files().items()) if pool.egress else (),
         )
 
     def _readable(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -112,8 +114,13 @@ class Nursery:
         self.bounds = Bounds(nest.pool.name)
         self._nest = nest
         self._hatchery = hatchery
-        self._inbox = Inbox(Line.ZYGOTE_STARTING, wire.ZYGOTE_BYTES_MAX)
+        self._inbox = Inbox(self._first_state, wire.ZYGOTE_BYTES_MAX)
         self._descriptors: list[int] = []
+
+    @property
+    def _first_state(self) -> Line:
+        """A zygote whose pool has `egress` hands over its listener before it may say anything else."""
+        return Line.ZYGOTE_SHUTTING if self._nest.pool.egress else Line.ZYGOTE_STARTING
 
     def start(self) -> socket.socket:
         """Start a zygote and return its line. Raises OSError when there can be none now."""
@@ -126,7 +133,7 @@ class Nursery:
                 raise
         ours.setblocking(False)
         self.line, self.outbox = ours, Outbox()
-        self._inbox = Inbox(Line.ZYGOTE_STARTING, wire.ZYGOTE_BYTES_MAX)
+        self._inbox = Inbox(self._first_state, wire.ZYGOTE_BYTES_MAX)
         self.state = NurseryState.STARTING
         if there:
             self.configure()
@@ -148,12 +155,23 @@ class Nursery:
         self._inbox.line = Line.ZYGOTE_READY
         return policies
 
+    def listener(self) -> int:
+        """Take the listener that it handed over. Raises ProtocolError."""
+        if not self._descriptors:
+            raise wire.ProtocolError("a listener without its descriptor")
+        return self._descriptors.pop(0)
+
+    def brokered(self) -> None:
+        """Let it import: its sockets have a broker."""
+        self._inbox.line = Line.ZYGOTE_STARTING
+        self.say(wire.Brokered())
+
     def spawn(self, theirs: socket.socket, message: wire.Spawn) -> None:
         """Ask for a cell. Its end of the line is sent along and closed here."""
         self.outbox.put(wire.frame(message), (theirs.detach(),))
         self.flush()
 
-    def say(self, message: Configure | wire.Guard | wire.End) -> None:
+    def say(self, message: Configure | wire.Brokered | wire.Guard | wire.End) -> None:
         """Send one message."""
         self.outbox.put(wire.frame(message))
         self.flush()

@@ -14,11 +14,13 @@ from enum import StrEnum
 from benteng.errors import PolicyError
 from benteng.policy import POOL_DEFAULT, Tier, TypePolicy
 from benteng.secret import Source
+from benteng.worker.egress.rules import Rule, parse
 from benteng.worker.sandbox import layers
 
 CONCURRENCY_MAX = 1_000
 STARTS_PER_MINUTE_MAX = 100_000
 JOBS_PER_CELL = 100
+CONNECTS_PER_JOB = 1_000
 ENV_ALWAYS = ("PATH", "LANG", "LC_ALL", "TZ")
 """Variables that every cell has; HOME and TMPDIR are its scratch directory."""
 
@@ -60,6 +62,9 @@ class Pool:
     secrets           where each secret comes from that types of the pool name
     read, write       what cells of MEDIUM and HIGH may read, and what they may write, beside what all may: full paths
     exec              full paths of the programs that cells of MEDIUM and HIGH may start; none: they start nothing
+    egress            what cells may connect to, as in egress/rules.py; none: no network, but for LOW, which has all
+    egress_connects_per_job  how many connects an attempt may make
+    broker_uid, broker_gid   whom the egress broker becomes when the worker is root; None: nobody (65534)
     waive             layers that are not put in force, for `dev` alone: MEDIUM and HIGH jobs are not contained then
     uid, gid          whom zygote and cells become when the worker is root; None: nobody else
     drain_seconds     how long running attempts may finish after SIGTERM
@@ -77,6 +82,10 @@ class Pool:
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     exec: tuple[str, ...] = ()
+    egress: tuple[str, ...] = ()
+    egress_connects_per_job: int = CONNECTS_PER_JOB
+    broker_uid: int | None = None
+    broker_gid: int | None = None
     waive: frozenset[str] = frozenset()
     uid: int | None = None
     gid: int | None = None
@@ -92,6 +101,7 @@ class Pool:
             raise PolicyError("W-starts", f"pool {self.name}: starts_per_minute is out of its bounds", fix=fix)
         if self.uid == 0 or (self.uid is None) != (self.gid is None):
             raise PolicyError("W-uid", f"pool {self.name}: uid and gid are set together, and are not root")
+        self._check_egress()
         for path in (*self.read, *self.write):
             if not path.startswith("/") or path.strip("/") == "":
                 raise PolicyError("W-paths", f"pool {self.name}: read and write name full paths, and not the root")
@@ -104,6 +114,24 @@ class Pool:
             if is_credential(name) or name in given:
                 fix = "give handlers what they need without a credential in the environment"
                 raise PolicyError("W-env", f"pool {self.name}: {name} looks like a credential", fix=fix)
+
+    def _check_egress(self) -> None:
+        parse(self.egress, self.name)
+        if self.egress_connects_per_job < 1:
+            raise PolicyError("W-egress", f"pool {self.name}: egress_connects_per_job is 1 or more")
+        if self.egress and self.waive:
+            raise PolicyError(
+                "W-egress", f"pool {self.name}: egress needs every layer", fix="take out waive, or egress"
+            )
+        alone = self.broker_uid is None or self.broker_uid not in (0, self.uid)
+        if not alone or (self.broker_uid is None) != (self.broker_gid is None):
+            text = f"pool {self.name}: broker_uid and broker_gid are set together, and are neither root nor the pool's"
+            raise PolicyError("W-uid", text)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What cells may connect to."""
+        return parse(self.egress, self.name)
 
     def own(self, policies: Mapping[str, TypePolicy]) -> dict[str, TypePolicy]:
         """Return the policies of the types that run here: those of this pool that it accepts."""

@@ -450,7 +450,7 @@ class Supervisor:
 
     def _kill_orphans(self, others: frozenset[int]) -> None:
         for pid in system.children_of(os.getpid()):
-            if pid != self._yard.zygote and pid not in others:
+            if pid not in self._yard.children and pid not in others:
                 try:
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, os.WNOHANG)

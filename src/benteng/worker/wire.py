@@ -1,4 +1,4 @@
-"""The frames between supervisor, warden, zygote and cells, and the table of what may be said when.
+"""The frames between supervisor, warden, zygote, cells and egress broker; and the table of what may be said when.
 
 A frame is a version byte, two u32 lengths, a msgpack header and raw bytes. What is not in PERMITTED for the state of
 the line does not even decode: whoever says it is killed. Handles are small numbers that mean nothing elsewhere.
@@ -183,6 +183,7 @@ class Configure(_Message, frozen=True, tag=True):
     programs: what these may start; with it, read and listed are all that they may read.
     covers: what it takes out of the sight of its cells when it is not shut in.
     scratch: where its cells' directories are; the zygote fills it in, since only its own host knows it.
+    names: files of names for a pool with `egress`, as (path, text); the zygote then hands over its listener.
     """
 
     app: str
@@ -201,6 +202,15 @@ class Configure(_Message, frozen=True, tag=True):
     own_uid: bool = False
     programs: tuple[str, ...] = ()
     covers: tuple[str, ...] = ()
+    names: tuple[tuple[str, str], ...] = ()
+
+
+class Listener(_Message, frozen=True, tag=True):
+    """The zygote is shut in; what its filter asks is to be answered on the descriptor that comes along."""
+
+
+class Brokered(_Message, frozen=True, tag=True):
+    """The broker answers from now on: the app may be imported."""
 
 
 class Spawn(_Message, frozen=True, tag=True):
@@ -328,6 +338,62 @@ class Gone(_Message, frozen=True, tag=True):
     """The zygote is dead and reaped, and so is all that it had started."""
 
 
+# ------------------------------------------------------------------------------------------------ supervisor and broker
+
+
+class Open(_Message, frozen=True, tag=True):
+    """The first thing a broker hears: the pool's list, and how many connects a job may make."""
+
+    parent: int
+    rules: tuple[str, ...]
+    connects_max: int
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Listen(_Message, frozen=True, tag=True):
+    """Answer on the listener that comes along."""
+
+
+class Listening(_Message, frozen=True, tag=True):
+    """The broker has the listener."""
+
+
+class Register(_Message, frozen=True, tag=True):
+    """Let a process connect for the job of this handle; its pidfd comes along."""
+
+    handle: Handle
+
+
+class Registered(_Message, frozen=True, tag=True):
+    """It may."""
+
+    handle: Handle
+
+
+class Forget(_Message, frozen=True, tag=True):
+    """Let nothing connect for that job any more."""
+
+    handle: Handle
+
+
+class Used(_Message, frozen=True, tag=True):
+    """What a job did that is to be forgotten: connects made, refusals, and the first of those as (what, fix)."""
+
+    handle: Handle
+    connects: Handle = 0
+    refused: Handle = 0
+    blocked: Annotated[tuple[tuple[Line_, Line_], ...], msgspec.Meta(max_length=16)] = ()
+
+
+class Ping(_Message, frozen=True, tag=True):
+    """Say that you are there."""
+
+
+class Pong(_Message, frozen=True, tag=True):
+    """The broker's loop turns."""
+
+
 class Line(StrEnum):
     """A line and its state: who speaks, and what was said before."""
 
@@ -335,11 +401,16 @@ class Line(StrEnum):
     CELL_BORN = "cell_born"
     CELL_READY = "cell_ready"
     TO_NEW_ZYGOTE = "to_new_zygote"
+    TO_SHUT_ZYGOTE = "to_shut_zygote"
     TO_ZYGOTE = "to_zygote"
+    ZYGOTE_SHUTTING = "zygote_shutting"
     ZYGOTE_STARTING = "zygote_starting"
     ZYGOTE_READY = "zygote_ready"
     TO_WARDEN = "to_warden"
     FROM_WARDEN = "from_warden"
+    TO_NEW_BROKER = "to_new_broker"
+    TO_BROKER = "to_broker"
+    BROKER_READY = "broker_ready"
 
 
 PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
@@ -347,11 +418,16 @@ PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
     Line.CELL_BORN: (Hello, Log),
     Line.CELL_READY: (Started, Ended, Progress, Log),
     Line.TO_NEW_ZYGOTE: (Configure,),
+    Line.TO_SHUT_ZYGOTE: (Brokered,),
     Line.TO_ZYGOTE: (Spawn, Guard, End),
+    Line.ZYGOTE_SHUTTING: (Listener, Refuse),
     Line.ZYGOTE_STARTING: (Ready, Refuse),
     Line.ZYGOTE_READY: (Spawned, Exited),
     Line.TO_WARDEN: (Examine, Hatch, Look, Signal, Measure, Drop, Cull),
     Line.FROM_WARDEN: (Holds, Hatched, Seen, Full, Gone),
+    Line.TO_NEW_BROKER: (Open,),
+    Line.TO_BROKER: (Listen, Register, Forget, Ping),
+    Line.BROKER_READY: (Listening, Registered, Used, Pong),
 }
 """Which messages may arrive on a line in its state. Everything else kills the speaker."""
 

@@ -25,6 +25,7 @@ from benteng.redact import clean_line
 from benteng.worker import blocked, isolation, wire
 from benteng.worker.asked import DesertedError
 from benteng.worker.cells import Cell, CellState, Lane
+from benteng.worker.egress.desk import Desk, Ears
 from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
 from benteng.worker.hatchery import Hatchery, Sight
 from benteng.worker.nursery import Nest, Nursery, NurseryState
@@ -43,6 +44,9 @@ UNGUARD_SECONDS = 2.0
 
 SCRATCH_FILES = 4
 """A MEDIUM or HIGH cell may hold so many times the size of its largest file on the disk."""
+
+REPORT_SECONDS_MAX = 1.0
+"""A job is not settled later than this because its broker says nothing."""
 
 STRAYS_MAX = 1_000
 PROGRESS_MAX = 10_000
@@ -91,6 +95,8 @@ class Yard:
         self._where: dict[int, Cell] = {}
         self._lanes = lanes_of(means.nest.pool, means.policies)
         self._by_name = {lane.name: lane for lane in self._lanes}
+        self._desk = Desk(means.nest.pool, selector, self._ears()) if means.nest.pool.egress else None
+        self._reporting: dict[int, tuple[float, Flight]] = {}
         self._numbers = count(1)
         self._timers: list[tuple[float, int, Flight]] = []
         self._order = count()
@@ -139,6 +145,11 @@ class Yard:
         """The zygote's pid; 0 when there is none."""
         return self._hatchery.pid
 
+    @property
+    def children(self) -> frozenset[int]:
+        """The pids of zygote and broker; 0 for one that is not there."""
+        return frozenset({self._hatchery.pid, 0 if self._desk is None else self._desk.pid})
+
     def enter(self, flights: Iterable[Flight], now: float) -> None:
         """Take flights in. They wait for a cell if they must, but not for ever."""
         for flight in flights:
@@ -159,7 +170,7 @@ class Yard:
             self._kill(cell, now)
             return
         self._ask(cell, flight)
-        if not (reason is StopReason.CANCEL and cell.lane.kind is Kind.WIDE):
+        if not (reason is StopReason.CANCEL and cell.lane.kind is Kind.WIDE and cell.lane.width > 1):
             grace = flight.policy.limits.grace_seconds if grace_seconds is None else grace_seconds
             self._kill_later(flight, now + grace)
 
@@ -208,6 +219,7 @@ class Yard:
     def tick(self, now: float) -> None:
         """Do what is due: start zygote and cells, send waiting flights, stop and kill what is over time."""
         self._zygote(now)
+        self._broker(now)
         self._over_time(now)
         self._look_around(now)
         self._unguard(now)
@@ -338,8 +350,13 @@ class Yard:
                 self._where[flight.handle] = cell
                 heapq.heappush(self._timers, (flight.deadline, next(self._order), flight))
             self._guard_first(cell, flights, now)
-            cell.give(flights)
-            self._watch(cell)
+            cell.seat(flights)
+            if self._desk is None:
+                cell.give(flights)
+                self._watch(cell)
+            else:
+                for flight in flights:
+                    self._desk.register(flight.handle, cell.pidfd)
 
     def _guard_first(self, cell: Cell, flights: list[Flight], now: float) -> None:
         """See that the zygote knows when the lease ends before the cell gets the work: no work is without a guard.
@@ -385,7 +402,7 @@ class Yard:
             case wire.Ended(handle):
                 flight = cell.flight(handle)
                 flight.end(message, tail)
-                flight.explain(self._blocked(cell, flight, message.denied))
+                flight.sentences = self._blocked(cell, flight, message.denied)
                 self._landed(cell, flight, now)
             case wire.Progress(handle, text):
                 self._note(cell, handle, text, progress=True)
@@ -417,13 +434,15 @@ class Yard:
         """Return what to say about a denial, if the walls of its cell were the reason. LOW has none."""
         if denied is None or cell.lane.kind is Kind.WIDE or self._means.nest.pool.waive:
             return ()
+        if denied.act is wire.Act.NETWORK and self._desk is not None:  # the broker knows better what it refused
+            return ()
         told = wire.Denied(denied.act, clean_line(flight.told(denied.path)))
         return (blocked.sentence(told, self._nursery.bounds),)
 
     def _let_work(self, cell: Cell, sight: Sight, now: float) -> None:
         said = cell.layers or frozenset[str]()
         nest, tier = self._means.nest, TIERS[cell.lane.kind]
-        lacking = [*isolation.lacking(tier, said, sight.layers, nest.pool.waive)]
+        lacking = [*isolation.lacking(tier, said, sight.layers, nest.pool)]
         lacking += sorted(nest.needs.get(tier, frozenset()) - sight.layers)
         if lacking:
             self._distrust(cell, f"a cell without {', '.join(lacking)}", now)
@@ -434,7 +453,7 @@ class Yard:
 
     def _landed(self, cell: Cell, flight: Flight, now: float) -> None:
         del cell.flights[flight.handle], self._where[flight.handle]
-        self.ended.append(flight)
+        self._end(flight, now)
         cell.lane.worked()
         self._hatchery.drop(cell.number, flight.handle)
         if cell.state is not CellState.READY or cell.flights:
@@ -526,7 +545,7 @@ class Yard:
         for flight in flights:
             flight.die(how, shared=len(suspects) > 1, ours=cell.ours)
             self._where.pop(flight.handle, None)
-            self.ended.append(flight)
+            self._end(flight, now)
         if not cell.ours:
             self._means.say("cell_died", cell=cell.number, pid=cell.pid, how=how, attempts=len(flights))
             cell.lane.crashed(now, self._means.rng.random)
@@ -556,6 +575,8 @@ class Yard:
             self._means.say("warden_away", why=clean_line(str(error)))
             self._zygote_later(now)
             return
+        if self._desk is not None:
+            self._desk.start(now)
         self._selector.register(line, selectors.EVENT_READ, self._zygote_ready)
         self._watch_zygote()
 
@@ -565,6 +586,8 @@ class Yard:
         self._zygote_at = now + pause
 
     def _zygote_ready(self, mask: int, now: float) -> None:
+        if self._nursery.line is None:  # it was given up a moment ago in the same round
+            return
         if mask & selectors.EVENT_WRITE:
             self._nursery.flush()
             self._watch_zygote()
@@ -583,6 +606,8 @@ class Yard:
 
     def _take_zygote(self, message: Any, tail: bytes, now: float) -> None:
         match message:
+            case wire.Listener() if self._desk is not None:
+                self._desk.forward(self._nursery.listener())
             case wire.Ready():
                 self.reported = self._nursery.ready(tail)
             case wire.Refuse(rule, text):
@@ -605,8 +630,11 @@ class Yard:
             return
         self._look(cell, now)
 
-    def _lose_zygote(self, why: str, now: float) -> None:
-        """The zygote is gone or not to be trusted: no cell outlives it, and a new one is started later."""
+    def _lose_zygote(self, why: str, now: float, *, ours: bool = False) -> None:
+        """The zygote is gone or not to be trusted: no cell outlives it, and a new one is started later.
+
+        `ours`: neither it nor a cell is at fault.
+        """
         self._means.say("zygote_lost", pid=self._hatchery.pid, why=why)
         if self._nursery.line is not None:
             self._selector.unregister(self._nursery.line)
@@ -621,14 +649,15 @@ class Yard:
                 cell.state, cell.ours = CellState.DYING, False
             self._last_words(cell, now)
             self._leave_to_lease(() if dead else cell.flights.values())
-        self._bury_together(cells, f"the zygote {why}", now)
+        self._close_desk()
+        self._bury_together(cells, f"the zygote {why}", now, ours=ours)
         self._zygote_later(now)
 
-    def _bury_together(self, cells: list[Cell], how: str, now: float) -> None:
+    def _bury_together(self, cells: list[Cell], how: str, now: float, *, ours: bool) -> None:
         suspects = [f for cell in cells for f in cell.flights.values() if f.started and f.stop is None]
         for cell in cells:
             for flight in cell.flights.values():
-                flight.die(how, shared=len(suspects) > 1, ours=False)
+                flight.die(how, shared=len(suspects) > 1, ours=ours)
                 self._where.pop(flight.handle, None)
                 self.ended.append(flight)
             cell.flights.clear()
@@ -688,6 +717,72 @@ class Yard:
             case _:
                 raise wire.ProtocolError("not for a supervisor")
 
+    # ----------------------------------------------------------------------------------------------------------- broker
+
+    def _ears(self) -> Ears:
+        return Ears(self._listening, self._registered, self._used, self._lose_broker)
+
+    def _listening(self, now: float) -> None:
+        del now
+        if self._nursery.state is NurseryState.STARTING:
+            self._nursery.brokered()
+            self._watch_zygote()
+
+    def _registered(self, handle: int, now: float) -> None:
+        """Give a cell the flight that may connect now; one that is to be stopped was never started."""
+        cell = self._where.get(handle)
+        if cell is None or cell.state is CellState.DYING:
+            return
+        flight = cell.flight(handle)
+        if flight.stop is None:
+            cell.give([flight])
+            self._watch(cell)
+        else:
+            flight.outcome = Unstarted(f"not started ({flight.stop})")
+            self._landed(cell, flight, now)
+
+    def _end(self, flight: Flight, now: float) -> None:
+        """Let a flight out that was in a cell; where there is a broker, once it has said what it did."""
+        if self._desk is None or not self._desk.pid:
+            self._let_out(flight)
+            return
+        self._reporting[flight.handle] = (now + REPORT_SECONDS_MAX, flight)
+        self._desk.drop(flight.handle)
+
+    def _let_out(self, flight: Flight) -> None:
+        flight.explain()
+        self.ended.append(flight)
+
+    def _used(self, used: wire.Used, now: float) -> None:
+        del now
+        _, flight = self._reporting.pop(used.handle, (0.0, None))
+        if flight is None:
+            return
+        flight.report(used, self._means.nest.pool.name)
+        self._let_out(flight)
+        if used.connects or used.refused:
+            job = flight.grant.job.id
+            self._means.say("egress", job=job, connects=used.connects, refused=used.refused)
+
+    def _broker(self, now: float) -> None:
+        if self._desk is None:
+            return
+        self._desk.tick(now)
+        for handle in [handle for handle, (until, _) in self._reporting.items() if until <= now]:
+            self._let_out(self._reporting.pop(handle)[1])
+
+    def _lose_broker(self, why: str, now: float) -> None:
+        """Nothing may run without it: what it would have refused would not be asked any more."""
+        self._means.say("broker_lost", pid=0 if self._desk is None else self._desk.pid, why=why)
+        self._lose_zygote("lost its egress broker", now, ours=True)
+
+    def _close_desk(self) -> None:
+        if self._desk is not None:
+            self._desk.stop()
+        for _, flight in self._reporting.values():
+            self._let_out(flight)
+        self._reporting.clear()
+
     # ------------------------------------------------------------------------------------------------------------- end
 
     def close(self) -> None:
@@ -695,6 +790,7 @@ class Yard:
         for cell in self._cells.values():
             self._signal(cell, signal.SIGKILL)
         self._nursery.stop(END_SECONDS)
+        self._close_desk()
         for cell in list(self._cells.values()):
             if cell.state is not CellState.DYING:
                 self._selector.unregister(cell.line)
@@ -723,7 +819,10 @@ def lanes_of(pool: Pool, policies: Mapping[str, TypePolicy]) -> list[Lane]:
     tiers = {policy.tier for policy in types}
     many = pool.concurrency
     lanes: list[Lane] = []
-    if Tier.LOW in tiers:
+    if Tier.LOW in tiers and pool.egress:  # one attempt in a cell: the broker knows processes, and counts by attempt
+        lanes.append(Lane("wide", Kind.WIDE, 1, many, WIDE_JOBS_MAX, always=1))
+        lanes.append(Lane("alone", Kind.WIDE, 1, 1, 1))
+    elif Tier.LOW in tiers:
         lanes.append(Lane("wide", Kind.WIDE, many, 1, WIDE_JOBS_MAX, always=1))
         lanes.append(Lane("alone", Kind.WIDE, 1, 1, 1))
     if Tier.MEDIUM in tiers:

@@ -15,11 +15,11 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -90,9 +90,12 @@ class Zygote:
 
     def prepare(self) -> None:
         """Become who the pool is, import the app, and report it; ends the process when that cannot be."""
-        configure = self._configure = msgspec.structs.replace(self._first(), scratch=os.environ["HOME"])
-        _shut_in(configure, self._say)
+        configure: Configure = msgspec.structs.replace(self._next(), scratch=os.environ["HOME"])
+        self._configure = configure
+        listener = _shut_in(configure, self._say)
         system.die_with_parent(self._parent)
+        if listener != linux.NO_LISTENER:
+            self._hand_over(listener)
         try:
             policies = self._import(configure)
         except PolicyError as error:
@@ -104,7 +107,15 @@ class Zygote:
         self._inbox.line = Line.TO_ZYGOTE
         self._control.sendall(wire.frame(wire.Ready(), msgspec.json.encode(policies)))
 
-    def _first(self) -> Configure:
+    def _hand_over(self, listener: int) -> None:
+        """Give the listener away and wait until somebody answers on it: nothing of the app ever holds it."""
+        socket.send_fds(self._control, [wire.frame(wire.Listener())], [listener])
+        os.close(listener)
+        self._inbox.line = Line.TO_SHUT_ZYGOTE
+        self._next()
+
+    def _next(self) -> Any:
+        """Return the one message that may come now; ends the process when the line ends."""
         while self._receive():
             for message, _ in self._inbox.messages():
                 return message
@@ -285,37 +296,51 @@ def _kill_group(pid: int) -> None:
             continue
 
 
-def _shut_in(configure: Configure, say: Callable[[wire.Refuse], None]) -> None:
+def _shut_in(configure: Configure, say: Callable[[wire.Refuse], None]) -> int:
     try:
-        _become(configure)
+        return _become(configure)
     except OSError as error:
         say(wire.Refuse("W-layers", f"the zygote cannot be shut in: {clean_line(str(error))}"))
         os._exit(1)
 
 
-def _become(configure: Configure) -> None:
-    """Be who the pool is, and be shut in if it is. Raises OSError: then there is no zygote."""
-    if configure.shut:
-        linux.leave_host()
-    elif configure.covers and os.getuid() != 0:
-        _cover(configure.covers)
+def _become(configure: Configure) -> int:
+    """Be who the pool is, and be shut in if it is; return the listener for its broker, if it has one.
+
+    Raises OSError: then there is no zygote.
+    """
+    walls = cells.walls_of(configure)
+    if configure.shut or walls.egress:
+        linux.leave_host(walls)
+    if configure.covers and not configure.shut and os.getuid() != 0:
+        _cover(configure)
     if configure.uid is not None and configure.gid is not None and os.getuid() == 0:
-        (capabilities.become_keeping if configure.programs else capabilities.become)(configure.uid, configure.gid)
+        _become_user(configure, configure.uid, configure.gid)
     if configure.programs:
         _own_users()
     if not system.no_new_privileges():
         raise OSError("the kernel does not confirm no_new_privs")
     os.umask(0o077)
-    walls = cells.walls_of(configure)
     linux.prepare(walls)
     if configure.shut:
-        linux.enter_pool(walls)
+        return linux.enter_pool(walls)
+    return linux.enter_open_pool(walls) if walls.egress else linux.NO_LISTENER
 
 
-def _cover(paths: Sequence[str]) -> None:
+def _become_user(configure: Configure, uid: int, gid: int) -> None:
+    if configure.programs:
+        capabilities.become_keeping(uid, gid, capabilities.Capability.SYS_ADMIN)
+    else:
+        capabilities.become(uid, gid)
+
+
+def _cover(configure: Configure) -> None:
     """Hide what LOW jobs must not read, where the host lets an ordinary user (isolation.check said so, or refused)."""
-    with suppress(OSError):
-        covers.enter(paths)
+    try:
+        covers.enter(configure.covers)
+    except OSError:
+        if configure.names:  # the host let us do the same a moment ago
+            raise
 
 
 def _own_users() -> None:

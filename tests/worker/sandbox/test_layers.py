@@ -41,14 +41,16 @@ def test_each_required_layer_is_missed(name):
 
 def test_a_cell_is_not_believed_about_what_can_be_seen():
     """This process has no filter, whatever it says: a cell that claims every layer gets no MEDIUM work."""
-    found = isolation.lacking(Tier.MEDIUM, ALL, observe.seen(os.getpid()))
+    found = isolation.lacking(Tier.MEDIUM, ALL, observe.seen(os.getpid()), Pool())
 
     assert {"seccomp", "capabilities" if os.getuid() == 0 else "seccomp", "no_new_privs"} <= set(found)
 
 
 def test_a_cell_that_lacks_a_layer_gets_no_work():
     """What only the cell can know is missed when it does not say it."""
-    assert "landlock_files" in isolation.lacking(Tier.MEDIUM, CELL - {"landlock_files"}, observe.seen(os.getpid()))
+    seen = observe.seen(os.getpid())
+
+    assert "landlock_files" in isolation.lacking(Tier.MEDIUM, CELL - {"landlock_files"}, seen, Pool())
 
 
 @pytest.mark.parametrize("dev", [True, False])

@@ -123,6 +123,10 @@ def pool_of(config: Config, name: str, concurrency: int | None) -> Pool:
         read=found.read,
         write=found.write,
         exec=found.exec,
+        egress=found.egress,
+        egress_connects_per_job=found.egress_connects_per_job,
+        broker_uid=found.broker_uid,
+        broker_gid=found.broker_gid,
         waive=found.waive,
         drain_seconds=found.drain_seconds,
     )

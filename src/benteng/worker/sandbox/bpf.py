@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, assert_never
 
 ALLOW: Final = 0x7FFF_0000
 ERRNO: Final = 0x0005_0000
+USER_NOTIF: Final = 0x7FC0_0000
 KILL_PROCESS: Final = 0x8000_0000
 
 LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
@@ -43,6 +44,7 @@ class Refusal(StrEnum):
     network    "permission denied": the network, so that clients report what they know
     option     "protocol not available": socket options; libraries go on without
     violation  nothing does this by accident: denied, or the end of the process where that is asked for
+    broker     not decided here: the process that holds the filter's listener answers, and while there is none, absent
     """
 
     ABSENT = "absent"
@@ -50,6 +52,7 @@ class Refusal(StrEnum):
     NETWORK = "network"
     OPTION = "option"
     VIOLATION = "violation"
+    BROKER = "broker"
 
 
 _ERRNOS: Final = {
@@ -192,13 +195,19 @@ def _block(number: int, rules: Sequence[Rule], *, kill: bool) -> list[Instructio
     """Return the part for one call: it always ends with a return, and is jumped over by other calls."""
     body: list[Instruction] = []
     for rule in rules:
-        refuse = _return(KILL_PROCESS if kill and rule.refusal is Refusal.VIOLATION else ERRNO | _ERRNOS[rule.refusal])
+        refuse = _return(_action(rule.refusal, kill=kill))
         body += [part for condition in rule.unless for part in _condition(condition, refuse)]
         if not rule.unless:
             body.append(refuse)
     if rules[-1].unless:
         body.append(_return(ALLOW))
     return [Instruction(JUMP_EQUAL, 0, _offset(len(body)), number), *body]
+
+
+def _action(refusal: Refusal, *, kill: bool) -> int:
+    if refusal is Refusal.BROKER:
+        return USER_NOTIF
+    return KILL_PROCESS if kill and refusal is Refusal.VIOLATION else ERRNO | _ERRNOS[refusal]
 
 
 def _condition(condition: Condition, refuse: Instruction) -> list[Instruction]:

@@ -52,12 +52,12 @@ def become(uid: int, gid: int) -> None:
         raise OSError(errno.EPERM, "the user did not change")
 
 
-def become_keeping(uid: int, gid: int) -> None:
-    """As `become`, but keep the capability to make a namespace of users. Raises OSError."""
+def become_keeping(uid: int, gid: int, capability: Capability) -> None:
+    """As `become`, but keep this one capability. Raises OSError."""
     system.prctl(PR_SET_KEEPCAPS, 1)
     become(uid, gid)
     system.prctl(PR_SET_KEEPCAPS, 0)
-    hold({Capability.SYS_ADMIN})
+    hold({capability})
 
 
 def hold(wanted: Collection[Capability]) -> None:

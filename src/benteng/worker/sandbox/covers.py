@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from benteng.worker.sandbox import capabilities, namespaces, syscalls
+from benteng.worker.sandbox import capabilities, namespaces
 
 CLONE_NEWNS: Final = 0x0002_0000
 READ_ONLY, NO_SETUID, NO_DEVICES, NO_PROGRAMS = 1, 2, 4, 8
@@ -34,16 +34,11 @@ def enter(covers: Iterable[str]) -> None:
     Raises OSError where the host forbids it.
     """
     namespaces.own_users(CLONE_NEWNS)
-    _mount(None, "/", None, ALL_BELOW | PRIVATE)
+    namespaces.mount(None, "/", None, ALL_BELOW | PRIVATE)
     for path in covers:
         if Path(path).is_dir():
-            _mount("tmpfs", path, "tmpfs", READ_ONLY | NO_SETUID | NO_DEVICES | NO_PROGRAMS, EMPTY)
+            namespaces.mount("tmpfs", path, "tmpfs", READ_ONLY | NO_SETUID | NO_DEVICES | NO_PROGRAMS, EMPTY)
         elif Path(path).exists():
-            _mount(os.devnull, path, None, BIND)
+            namespaces.mount(os.devnull, path, None, BIND)
     capabilities.limit()
     capabilities.drop()
-
-
-def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    texts = [None if each is None else syscalls.text(each) for each in (source, target, kind)]
-    syscalls.call("mount", *texts, flags, None if data is None else syscalls.text(data))

@@ -145,6 +145,22 @@ def restrict(grants: Iterable[Grant], version: int) -> tuple[str, ...]:
     return ("landlock_files", *_beside(version))
 
 
+def nowhere(version: int) -> tuple[str, ...]:
+    """Refuse this thread all TCP of its own, and nothing else; return the layer. Needs no_new_privs.
+
+    Raises OSError, also before version 4, which is the first that knows of it.
+    """
+    if version < ABI_NET:
+        raise OSError(errno.EOPNOTSUPP, "this kernel's Landlock does not know TCP (Linux 6.7)")
+    attributes = _Attributes(handled_access_net=NET_BIND_TCP | NET_CONNECT_TCP)
+    ruleset = syscalls.call("landlock_create_ruleset", attributes, ATTRIBUTE_BYTES[ABI_NET], 0)
+    try:
+        syscalls.call("landlock_restrict_self", ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return ("landlock_tcp",)
+
+
 def _attributes(version: int) -> _Attributes:
     attributes = _Attributes(handled_access_fs=int(handled(version)))
     if version >= ABI_NET:

@@ -16,11 +16,13 @@ from benteng.policy import Tier
 
 
 class Need(StrEnum):
-    """What a tier makes of a layer: without it no work; used when present; not used."""
+    """What a tier makes of a layer: without it no work; used when present; not used; the last two ask for `egress`."""
 
     REQUIRED = "R"
     USED = "+"
     UNUSED = "-"
+    EGRESS = "R with `egress`"
+    USED_EGRESS = "+, R with `egress`"
 
 
 class Missing(StrEnum):
@@ -59,6 +61,7 @@ class LayerRow:
 
 
 _R, _USED, _NO = Need.REQUIRED, Need.USED, Need.UNUSED
+_EGRESS, _USED_EGRESS = Need.EGRESS, Need.USED_EGRESS
 _CELL, _SUPERVISOR = Seen.CELL, Seen.SUPERVISOR
 
 LAYERS: Final[Mapping[str, LayerRow]] = MappingProxyType(
@@ -84,8 +87,23 @@ LAYERS: Final[Mapping[str, LayerRow]] = MappingProxyType(
             _SUPERVISOR,
             "no processes, programs, kernel objects; no hold on others",
         ),
-        "no_network": LayerRow(_NO, _R, _R, Missing.REFUSE, _CELL, "no socket can be made, bound or connected"),
-        "landlock_tcp": LayerRow(_NO, _USED, _USED, Missing.REPORT, _CELL, "TCP to nowhere (Linux 6.7), a second wall"),
+        "no_network": LayerRow(_NO, _R, _R, Missing.REFUSE, _CELL, "no socket can be made but by the broker, if any"),
+        "egress_broker": LayerRow(
+            _EGRESS,
+            _EGRESS,
+            _EGRESS,
+            Missing.REFUSE,
+            _SUPERVISOR,
+            "sockets are made and connected by another process, to what is listed (Linux 5.19)",
+        ),
+        "landlock_tcp": LayerRow(
+            _EGRESS,
+            _USED_EGRESS,
+            _USED_EGRESS,
+            Missing.REPORT,
+            _CELL,
+            "TCP of its own to nowhere (Linux 6.7), a second wall",
+        ),
         "landlock_scopes": LayerRow(
             _NO, _USED, _USED, Missing.REPORT, _CELL, "signals and abstract sockets only within (Linux 6.12)"
         ),
@@ -118,18 +136,23 @@ def waived(names: Iterable[str]) -> frozenset[str]:
     return frozenset(layer for name in names for layer in WAIVABLE[name])
 
 
-def required(tier: Tier, *, seen: Seen | None = None) -> frozenset[str]:
+def required(tier: Tier, *, seen: Seen | None = None, egress: bool = False) -> frozenset[str]:
     """Return the layers without which a tier gets no work; only those that `seen` knows of, if given."""
+    needs = {Need.REQUIRED, Need.EGRESS, Need.USED_EGRESS} if egress else {Need.REQUIRED}
     rows = LAYERS.items()
-    return frozenset(
-        name for name, row in rows if row.need(tier) is Need.REQUIRED and (seen is None or row.seen is seen)
-    )
+    return frozenset(name for name, row in rows if row.need(tier) in needs and (seen is None or row.seen is seen))
 
 
-def missing(tier: Tier, in_force: Iterable[str]) -> tuple[str, ...]:
+def used(tier: Tier, *, egress: bool = False) -> frozenset[str]:
+    """Return the layers that a tier's cells have where the host can have them."""
+    beside = {Need.USED, Need.USED_EGRESS}
+    return required(tier, egress=egress) | {name for name, row in LAYERS.items() if row.need(tier) in beside}
+
+
+def missing(tier: Tier, in_force: Iterable[str], *, egress: bool = False) -> tuple[str, ...]:
     """Return the required layers that are not in force, in the order of the table."""
-    there = frozenset(in_force)
-    return tuple(name for name in LAYERS if name in required(tier) and name not in there)
+    there, needed = frozenset(in_force), required(tier, egress=egress)
+    return tuple(name for name in LAYERS if name in needed and name not in there)
 
 
 def is_loud_only(name: str) -> bool:

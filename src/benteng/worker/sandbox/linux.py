@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from benteng.policy import Tier
@@ -20,6 +21,8 @@ from benteng.worker.sandbox.seccomp import Filter, Layer
 
 PROCESSES_MAX: Final = 1024
 """Processes and threads of a pool that has a uid of its own, all its cells together."""
+
+NO_LISTENER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Walls:
     coarse     what a cell's own layer lets through where the zygote's holds it to `read`: fewer rules for each cell
     programs   what cells may start, with its loaders; what they may read has no other program in it then
     interpreter  what the zygote may start: its own interpreter, for cells that are exec'd
+    names      texts that stand for the host's files of names: the pool has `egress`, and a broker makes its sockets
     waive      layers that the pool's settings do without, in `dev`
     """
 
@@ -45,24 +49,35 @@ class Walls:
     programs: tuple[str, ...] = ()
     interpreter: str = ""
     waive: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def egress(self) -> bool:
+        """Whether the pool has `egress`."""
+        return bool(self.names)
 
 
-def leave_host() -> tuple[str, ...]:
-    """Leave the host's network and IPC and the right to any capability. Before the change of uid."""
-    layers = namespaces.enter()
+def leave_host(walls: Walls) -> None:
+    """Leave the host's network and IPC and the right to any capability. Before the change of uid.
+
+    Where the pool has `egress` its files of names are put in place; raises OSError where that cannot be.
+    """
+    if walls.egress:
+        place = Path(walls.scratch) / "names"
+        place.mkdir()
+        namespaces.enter_with_files(walls.names, str(place))
+        place.rmdir()
+    else:
+        namespaces.enter()
     capabilities.limit()
-    return layers
 
 
-def enter_pool(walls: Walls) -> tuple[str, ...]:
-    """Shut this zygote in, for ever; return the layers. After the change of uid, before the app. Raises OSError."""
-    layers: list[str] = []
-    if not walls.programs:  # else one capability is left, which reaches nothing of the host: see processes.py
-        layers += capabilities.drop()
-    if not system.no_new_privileges():
-        raise OSError("the kernel does not confirm no_new_privs")
-    if walls.own_uid or walls.programs:
-        resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
+def enter_pool(walls: Walls) -> int:
+    """Shut this zygote in, for ever. After the change of uid, before the app. Raises OSError.
+
+    Returns the listener on which the pool's broker is to answer for its sockets; -1 where it has no `egress`.
+    """
+    _give_up(walls)
     version = landlock.abi()
     given = list(roots.grants((*walls.read, _own_proc()), (*walls.write, walls.scratch), walls.listed))
     own = (walls.interpreter, *roots.LOADERS) if walls.interpreter else ()
@@ -72,9 +87,35 @@ def enter_pool(walls: Walls) -> tuple[str, ...]:
         execute=bool(own or walls.programs),
         processes=bool(walls.programs),
         own_uid=walls.own_uid,
+        egress=walls.egress,
         landlock_abi=version,
     )
-    return (*layers, *_put_up(walls, given, wanted))
+    if not walls.egress:
+        _put_up(walls, given, wanted)
+        return NO_LISTENER
+    landlock.restrict(given, version)
+    return seccomp.listen(wanted)
+
+
+def enter_open_pool(walls: Walls) -> int:
+    """Leave this zygote, whose pool has LOW types and `egress`, no network but its broker; return the listener."""
+    _give_up(walls)
+    landlock.nowhere(landlock.abi())
+    return seccomp.listen(Filter(Layer.OPEN_POOL, egress=True))
+
+
+def enter_open_job() -> tuple[str, ...]:
+    """Keep this LOW cell, whose pool has `egress`, from answering for its own sockets; return the layers."""
+    return seccomp.install(Filter(Layer.OPEN_JOB))
+
+
+def _give_up(walls: Walls) -> None:
+    if not walls.programs:  # else one capability is left, which reaches nothing of the host: see processes.py
+        capabilities.drop()
+    if not system.no_new_privileges():
+        raise OSError("the kernel does not confirm no_new_privs")
+    if walls.own_uid or walls.programs:
+        resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
 
 
 def enter_job(walls: Walls, tier: Tier, scratch: str) -> tuple[str, ...]:
@@ -110,6 +151,7 @@ def job_filter(walls: Walls, tier: Tier, version: int) -> Filter:
         execute=bool(walls.programs),
         processes=bool(walls.programs),
         own_uid=walls.own_uid,
+        egress=walls.egress,
         landlock_abi=version,
         pid=os.getpid() if version < landlock.ABI_SCOPE else 0,
     )

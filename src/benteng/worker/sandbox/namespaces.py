@@ -1,31 +1,33 @@
 """An empty network, an IPC and users of its own for a zygote and its cells: walls behind the system-call filter.
 
 Root makes them directly; an ordinary user by way of a user namespace, which many hosts forbid. Whoever cannot have
-them goes on without: they are used when present, never required (layers.py).
+them goes on without: they are used when present, never required (layers.py). Only a pool with `egress` needs one: its
+names are looked up in files of its own, which are put over the host's for it alone.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from benteng.worker.sandbox import syscalls, system
 
+CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWIPC: Final = 0x0800_0000
 CLONE_NEWUSER: Final = 0x1000_0000
 CLONE_NEWNET: Final = 0x4000_0000
+MS_BIND: Final = 0x1000
+MS_REC_PRIVATE: Final = 0x4_4000
+MS_NOSUID_NODEV_NOEXEC: Final = 0xE
+MNT_DETACH: Final = 2
 
 
 def enter() -> tuple[str, ...]:
     """Leave the host's network and IPC; return the layers that are in force: none where the host forbids it."""
-    uid, gid = os.getuid(), os.getgid()
     try:
-        if uid != 0:
-            syscalls.call("unshare", CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC)
-            _keep_identity(uid, gid)
-        else:
-            syscalls.call("unshare", CLONE_NEWNET | CLONE_NEWIPC)
+        _unshare(CLONE_NEWNET | CLONE_NEWIPC)
     except OSError:
         return ()
     return ("network_namespace", "ipc_namespace")
@@ -41,6 +43,39 @@ def own_users(others: int = 0) -> None:
     uid, gid = os.getuid(), os.getgid()
     syscalls.call("unshare", CLONE_NEWUSER | others)
     _keep_identity(uid, gid)
+
+
+def enter_with_files(files: Mapping[str, str], place: str) -> None:
+    """Leave the host's network, IPC and mounts, with these texts in the place of files of the host.
+
+    `place` is an empty directory that may be mounted on for a moment. A file that the host does not have is left out.
+    Raises OSError where the host forbids it.
+    """
+    _unshare(CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS)
+    mount(None, "/", None, MS_REC_PRIVATE)
+    mount("tmpfs", place, "tmpfs", MS_NOSUID_NODEV_NOEXEC)
+    for number, (path, text) in enumerate(files.items()):
+        if Path(path).exists():
+            source = Path(place) / str(number)
+            source.write_text(text, "ascii")
+            source.chmod(0o644)
+            mount(str(source), path, None, MS_BIND)
+    syscalls.call("umount2", syscalls.text(place), MNT_DETACH)
+
+
+def _unshare(wanted: int) -> None:
+    uid, gid = os.getuid(), os.getgid()
+    if uid == 0:
+        syscalls.call("unshare", wanted)
+        return
+    syscalls.call("unshare", CLONE_NEWUSER | wanted)
+    _keep_identity(uid, gid)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """Make the system call of that name. Raises OSError."""
+    texts = [None if each is None else syscalls.text(each) for each in (source, target, kind)]
+    syscalls.call("mount", *texts, flags, None if data is None else syscalls.text(data))
 
 
 def _keep_identity(uid: int, gid: int) -> None:

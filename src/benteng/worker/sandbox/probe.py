@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from benteng.policy import Tier
+from benteng.worker.egress import trial
 from benteng.worker.sandbox import (
     basic,
     capabilities,
@@ -232,7 +233,7 @@ def _own_uid(place: Place) -> bool:
 def _together(place: Place) -> bool:
     """All layers of a HIGH cell can be put in force together, the pool's first."""
     walls = linux.Walls(read=roots.readable(()), scratch=str(place.scratch))
-    linux.leave_host()
+    linux.leave_host(walls)
     linux.enter_pool(walls)
     return _forked(lambda: _shut(walls, place))
 
@@ -240,6 +241,11 @@ def _together(place: Place) -> bool:
 def _shut(walls: linux.Walls, place: Place) -> bool:
     linux.enter_job(walls, Tier.HIGH, str(place.scratch))
     return _refused(place.secret.read_bytes, errno.EACCES)
+
+
+def _egress_broker(place: Place) -> bool:
+    """A cell reaches what is listed, through a broker, and nothing else."""
+    return trial.works(place.scratch)
 
 
 TRIALS: Final[dict[str, Trial]] = {
@@ -255,6 +261,7 @@ TRIALS: Final[dict[str, Trial]] = {
     "mount_namespace": _mount_namespace,
     "pid_namespace": _pid_namespace,
     "own_uid": _own_uid,
+    "egress_broker": _egress_broker,
     "together": _together,
 }
 """How each layer is tried, beside those of `basic`."""

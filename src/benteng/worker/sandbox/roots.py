@@ -39,6 +39,17 @@ DATA: Final = (
 PACKAGE: Final = str(Path(__file__).resolve().parents[3])
 """The directory that this package is imported from: to be listed; read is only the package itself."""
 
+NAMES: Final = (
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/protocols",
+)
+"""What a client looks names up in, for pools with `egress`: the first three are the pool's own there."""
+
 DEVICES: Final = ("/dev/null",)
 
 LOADERS: Final = (

@@ -12,7 +12,7 @@ import errno
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import Final, assert_never
 
 from benteng.worker.sandbox import landlock, syscalls
 from benteng.worker.sandbox.bpf import (
@@ -31,6 +31,9 @@ from benteng.worker.sandbox.bpf import (
 
 PR_SET_SECCOMP: Final = 22
 SET_MODE_FILTER: Final = 1
+FLAG_NEW_LISTENER: Final = 1 << 3
+FLAG_WAIT_KILLABLE_RECV: Final = 1 << 5
+"""Linux 5.19. Without it a signal ends a call that the broker is answering, and clients take that for connected."""
 
 CLONE_THREAD: Final = 0x0001_0000
 CLONE_NEWPID: Final = 0x2000_0000
@@ -38,6 +41,7 @@ CLONE_NEW: Final = 0x7E02_0080
 """NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME."""
 
 MSG_FASTOPEN: Final = 0x2000_0000
+AF_INET, AF_INET6, IPPROTO_TCP = 2, 10, 6
 SOCK_STREAM, SOCK_SEQPACKET, SOCK_TYPE_MASK = 1, 5, 0xF
 O_TRUNC, O_ACCMODE = 0o1000, 0o3
 
@@ -113,12 +117,38 @@ BANS: Final = (
         Refusal.DENIED,
         "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr utime utimes futimesat",
     ),
-    Ban("makes or connects sockets", Refusal.NETWORK, "socket connect bind listen accept accept4"),
+    Ban("takes connections", Refusal.NETWORK, "bind listen accept accept4"),
 )
 """Refused in every layer."""
 
-ARGUMENTS: Final = (
-    Rule("clone", Refusal.VIOLATION, (NoBits(0, CLONE_NEW),), "no new namespace"),
+OPEN_BANS: Final = tuple(ban for ban in BANS if {"io_uring_setup", "bind"} & {*ban.calls.split()})
+"""What LOW is refused where its pool has `egress`: each would go past the broker."""
+
+NO_NETWORK: Final = Ban("makes or connects sockets", Refusal.NETWORK, "socket connect")
+"""Refused where the pool has no `egress`."""
+
+TCP_ALONE: Final = (
+    Rule(
+        "socket",
+        Refusal.NETWORK,
+        (
+            OneOf(0, (AF_INET, AF_INET6)),
+            OneOf(1, (SOCK_STREAM,), SOCK_TYPE_MASK),
+            OneOf(2, (0, IPPROTO_TCP)),
+        ),
+        "TCP alone",
+    ),
+)
+"""Refused where the pool has `egress`."""
+
+BROKER: Final = (
+    Rule("socket", Refusal.BROKER, why="the broker makes it, in its own network"),
+    Rule("connect", Refusal.BROKER, why="the broker connects it, to what it chose itself"),
+)
+"""Asked of the broker by the filter with the listener. A later filter allows them: were it to ask too, it would win and
+have nobody to ask (egress.md 4, "stacked filters")."""
+
+SENDING: Final = (
     Rule("sendto", Refusal.NETWORK, (NoBits(3, MSG_FASTOPEN), Zero(4)), "no address, no connect by fast open"),
     Rule("sendmsg", Refusal.NETWORK, (NoBits(2, MSG_FASTOPEN),), "its address counts only when unconnected"),
     Rule("sendmmsg", Refusal.NETWORK, (NoBits(3, MSG_FASTOPEN),), "as sendmsg"),
@@ -135,6 +165,12 @@ ARGUMENTS: Final = (
         (NoneOf(1, (*IOCTL_TERMINAL, *IOCTL_OWNER)), Outside(1, *IOCTL_INTERFACES)),
         "no typing for others, no signals to others, no list of networks",
     ),
+)
+"""Refused in every layer unless the arguments are these: what a socket can still do once it is there."""
+
+ARGUMENTS: Final = (
+    Rule("clone", Refusal.VIOLATION, (NoBits(0, CLONE_NEW),), "no new namespace"),
+    *SENDING,
     Rule("utimensat", Refusal.DENIED, (NotZero(2),), "the present time may be set by whoever may write"),
     Rule("prlimit64", Refusal.DENIED, (OneOf(0, (0,)),), "only its own limits"),
     Rule("sched_setaffinity", Refusal.DENIED, (OneOf(0, (0,)),), "only its own thread"),
@@ -161,9 +197,14 @@ PROCESSES: Final = (
 )
 """Refused to a cell where no program may be started."""
 
-JOB: Final = (
+NO_LISTENER: Final = (
     Rule("seccomp", Refusal.VIOLATION, why="a second listener could answer for the first (egress.md 3)"),
     Rule("prctl", Refusal.VIOLATION, (NoneOf(0, (PR_SET_SECCOMP,)),), "as seccomp"),
+)
+"""Refused to a cell, also to a LOW one whose pool has `egress`."""
+
+JOB: Final = (
+    *NO_LISTENER,
     Rule("prctl", Refusal.DENIED, (OneOf(0, PRCTL_OPTIONS),), "what ties it to its parent stays"),
     Rule("pidfd_open", Refusal.DENIED, why="no handle on others"),
 )
@@ -210,6 +251,8 @@ def as_markdown() -> str:
     """Return the tables as one, for docs/reference/isolation.md."""
     groups = (
         ("always", (*ARGUMENTS, *(rule for ban in BANS for rule in ban.rules()))),
+        ("without `egress`", tuple(NO_NETWORK.rules())),
+        ("with `egress`", (*TCP_ALONE, *BROKER)),
         ("in a cell", JOB),
         ("in a cell without a list of programs", PROCESSES),
         ("without a list of programs", (*EXECUTE, *NAMESPACES)),
@@ -230,10 +273,16 @@ def as_markdown() -> str:
 
 
 class Layer(StrEnum):
-    """pool: the zygote and the import of the app; job: a cell, from its fork on."""
+    """Which process a filter is for.
+
+    pool, job            the zygote and the import of the app; a cell, from its fork on
+    open_pool, open_job  the same where LOW types are in it and the pool has `egress`: only the network is held
+    """
 
     POOL = "pool"
     JOB = "job"
+    OPEN_POOL = "open_pool"
+    OPEN_JOB = "open_job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +293,7 @@ class Filter:
     execute        programs may be started: those that Landlock lets through
     processes      processes may be made by a cell, and by its zygote the namespace that they live in
     own_uid        the uid has no other files than the job's
+    egress         sockets are the broker's business; else there are none
     landlock_abi   the version that is in force beside it; what that leaves open is refused here
     pid            the process that it is for, where signals must be refused here
     """
@@ -253,14 +303,32 @@ class Filter:
     execute: bool = False
     processes: bool = False
     own_uid: bool = False
+    egress: bool = False
     landlock_abi: int = 0
     pid: int = 0
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules in the order in which they are asked: calls that are made often come first."""
+        match self.layer:
+            case Layer.POOL | Layer.JOB:
+                return self._closed()
+            case Layer.OPEN_POOL:
+                return (*SENDING, *self._network(), *(rule for ban in OPEN_BANS for rule in ban.rules()))
+            case Layer.OPEN_JOB:
+                return NO_LISTENER
+            case _:
+                assert_never(self.layer)
+
+    def _network(self) -> tuple[Rule, ...]:
+        if not self.egress:
+            return tuple(NO_NETWORK.rules())
+        return (*TCP_ALONE, *(BROKER if self.layer in (Layer.POOL, Layer.OPEN_POOL) else ()))
+
+    def _closed(self) -> tuple[Rule, ...]:
         in_cell = self.layer is Layer.JOB
         return (
             *ARGUMENTS,
+            *self._network(),
             *(PROCESSES if in_cell and not self.processes else ()),
             *(JOB if in_cell else ()),
             *(PROCESS_NAMESPACES if self.processes and not in_cell else NAMESPACES),
@@ -307,9 +375,21 @@ def install(wanted: Filter) -> tuple[str, ...]:
 
     Raises OSError.
     """
+    if _put(wanted, 0) != 0:
+        raise OSError(errno.EINVAL, "the kernel did not take the filter")
+    return ("seccomp",)
+
+
+def listen(wanted: Filter) -> int:
+    """Put a filter in force as `install` does; return the listener on which what it asks is to be answered.
+
+    Raises OSError: EINVAL before Linux 5.19, EBUSY where a container runtime has a listener already.
+    """
+    return _put(wanted, FLAG_NEW_LISTENER | FLAG_WAIT_KILLABLE_RECV)
+
+
+def _put(wanted: Filter, flags: int) -> int:
     code = prepared(wanted)
     buffer = ctypes.create_string_buffer(code, len(code))
     filter_ = Program(len(code) // 8, ctypes.addressof(buffer))  # both live until the call is back
-    if syscalls.call("seccomp", SET_MODE_FILTER, 0, filter_) != 0:
-        raise OSError(errno.EINVAL, "the kernel did not take the filter")
-    return ("seccomp",)
+    return syscalls.call("seccomp", SET_MODE_FILTER, flags, filter_)

@@ -129,7 +129,7 @@ def _in_cell(name: str, outside: Outside, tier: Tier) -> str:
     walls = linux.Walls(read=roots.readable(()), scratch=str(outside.scratch.parent))
 
     def zygote() -> int:
-        linux.leave_host()
+        linux.leave_host(walls)
         linux.enter_pool(walls)
         linux.prepare(walls)
         return _ended(lambda: _shut(name, outside, walls, tier))

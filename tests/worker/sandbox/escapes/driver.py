@@ -63,7 +63,10 @@ def main():
     elif shut != "nothing":
         capabilities.limit()  # no namespaces: they are optional, so the worst case is without
         if scene["own_uid"]:
-            (capabilities.become_keeping if listed else capabilities.become)(scene["uid"], scene["uid"])
+            if listed:
+                capabilities.become_keeping(scene["uid"], scene["uid"], capabilities.Capability.SYS_ADMIN)
+            else:
+                capabilities.become(scene["uid"], scene["uid"])
         if listed:
             namespaces.own_users()
             capabilities.hold({capabilities.Capability.SYS_ADMIN})

@@ -1,0 +1,165 @@
+"""The supervisor's side of a pool's broker: start it, hand it the listener and the jobs, hear what they did.
+
+A broker lives as long as the zygote whose filter asks it. One that dies, breaks the protocol or does not answer a ping
+is told as lost; then nothing of the pool may go on without it.
+Trust: nothing that it says, but that it is bounded: it has looked at what cells sent it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from benteng.worker import wire
+from benteng.worker.pool import Pool
+from benteng.worker.program import program
+from benteng.worker.wire import Inbox, Line, Outbox
+
+PING_SECONDS: Final = 1.0
+SILENT_SECONDS_MAX: Final = 10.0
+NOBODY: Final = 65_534
+"""Who a broker becomes when the worker is root and its pool does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Who hears what a broker says: the time comes along.
+
+    listening   it answers what the zygote's filter asks
+    registered  a job may connect;  used: what a dropped job did
+    lost        it is gone, and why
+    """
+
+    listening: Callable[[float], None]
+    registered: Callable[[int, float], None]
+    used: Callable[[wire.Used, float], None]
+    lost: Callable[[str, float], None]
+
+
+class Desk:
+    """One broker at a time."""
+
+    def __init__(self, pool: Pool, selector: selectors.BaseSelector, ears: Ears) -> None:
+        self._pool = pool
+        self._selector = selector
+        self._ears = ears
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._inbox = Inbox(Line.BROKER_READY)
+        self._outbox = Outbox()
+        self._ping_at = self._silent_since = 0.0
+
+    @property
+    def pid(self) -> int:
+        """The broker's pid; 0 when there is none."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self, now: float) -> None:
+        """Start a broker."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                program("benteng.worker.egress.program:main"),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                close_fds=True,
+            )
+        ours.setblocking(False)
+        self._line, self._inbox, self._outbox = ours, Inbox(Line.BROKER_READY), Outbox()
+        self._ping_at, self._silent_since = now + PING_SECONDS, now
+        self._selector.register(ours, selectors.EVENT_READ, self._ready)
+        self._say(self._terms())
+
+    def _terms(self) -> wire.Open:
+        pool = self._pool
+        uid, gid = (NOBODY, NOBODY) if pool.broker_uid is None else (pool.broker_uid, pool.broker_gid)
+        return wire.Open(os.getpid(), pool.egress, pool.egress_connects_per_job, uid, gid)
+
+    def stop(self) -> None:
+        """End the broker, if there is one: whatever still asks finds that there is no such call."""
+        if self._line is not None:
+            self._selector.unregister(self._line)
+            self._line.close()
+            self._line = None
+        for number in self._outbox.abandon():
+            os.close(number)
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def forward(self, listener: int) -> None:
+        """Give the broker the zygote's listener, which is closed here."""
+        self._say(wire.Listen(), listener)
+
+    def register(self, handle: int, pidfd: int) -> None:
+        """Let a cell connect for a job, once the broker says so."""
+        self._say(wire.Register(handle), os.dup(pidfd))
+
+    def drop(self, handle: int) -> None:
+        """Let nothing connect for a job any more, and ask what it did."""
+        self._say(wire.Forget(handle))
+
+    def tick(self, now: float) -> None:
+        """Ask whether it is there."""
+        if self._line is None:
+            return
+        if now - self._silent_since > SILENT_SECONDS_MAX:
+            self._ears.lost("does not answer", now)
+        elif now >= self._ping_at:
+            self._ping_at = now + PING_SECONDS
+            self._say(wire.Ping())
+
+    def _say(self, message: wire.Open | wire.Listen | wire.Register | wire.Forget | wire.Ping, *numbers: int) -> None:
+        self._outbox.put(wire.frame(message), numbers)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._line is None:
+            return
+        with contextlib.suppress(ConnectionError):  # noticed when the line is read
+            for number in self._outbox.flush(self._line):
+                os.close(number)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
+        if self._selector.get_key(self._line).events != events:
+            self._selector.modify(self._line, events, self._ready)
+
+    def _ready(self, mask: int, now: float) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._flush()
+        if not mask & selectors.EVENT_READ or self._line is None:
+            return
+        try:
+            if not self._inbox.fill(self._line):
+                raise EOFError
+            self._silent_since = now
+            for message, _ in self._inbox.messages():
+                self._hear(message, now)
+        except BlockingIOError:
+            return
+        except (EOFError, ConnectionError):
+            self._ears.lost("ended", now)
+        except wire.ProtocolError:
+            self._ears.lost("broke the protocol", now)
+
+    def _hear(self, message: object, now: float) -> None:
+        match message:
+            case wire.Listening():
+                self._ears.listening(now)
+            case wire.Registered(handle):
+                self._ears.registered(handle, now)
+            case wire.Used():
+                self._ears.used(message, now)
+            case wire.Pong():
+                return
+            case _:
+                raise wire.ProtocolError("not for a supervisor")

@@ -1,0 +1,86 @@
+"""What becomes of connections, jobs and processes when something ends: seen by the listener, by pids, by /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from benteng.worker.sandbox import capabilities, landlock, system
+from tests.worker.bed import field, wait_gone
+from tests.worker.egress.conftest import POOLS
+
+pytestmark = pytest.mark.skipif(landlock.abi() < landlock.ABI_NET, reason="this kernel can have no egress broker")
+
+
+def broker_of(worker):
+    """Return the pid of a worker's broker: the child that runs its program."""
+    found = [
+        pid for pid in system.children_of(worker.pid) if b"egress.program" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert 1 == len(found), found
+    return found[0]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_cancelled_job_loses_its_connection(bed, town, start, pool):
+    """Also one that is deaf to what asks it to end: the listener sees that nobody is there any more."""
+    start(pool)
+    while town["quiet"].came.acquire(blocking=False) or town["quiet"].left.acquire(blocking=False):
+        continue  # what other tests left
+    job = bed.enqueue(f"{pool}@1", name=f"cancel-{pool}", host="web-1", what="hold")
+    assert town["quiet"].came.acquire(timeout=20)
+
+    bed.producer.cancel([job], "not wanted")
+
+    assert town["quiet"].left.acquire(timeout=20)
+    assert "cancelled" == bed.ended(job).state
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "wedged"])
+def test_a_pool_does_not_outlive_its_broker(bed, start, how):
+    """Zygote and cells die with it, both come back, and the job that was interrupted is done again and nothing lost."""
+    worker = start("medium")
+    job = bed.enqueue("medium@1", name=f"lives-{how}", host="web-1", what="interrupted")
+    cell = int(field(bed.effect("begun"), "pid"))
+    zygote, broker = int(worker.all("ready")[-1]["zygote"]), broker_of(worker)
+
+    os.kill(broker, how)
+
+    assert worker.wait("broker_lost")
+    assert all(wait_gone(pid) for pid in (cell, zygote, broker))
+    bed.go()
+    assert "completed" == bed.ended(job).state, bed.show(job).error
+    assert 2 == len(worker.all("ready"))
+
+
+def test_the_broker_is_somebody_else_with_one_capability(bed, start):
+    """As root: not root, only the right to reach into sockets of others; as an ordinary user: nothing at all."""
+    worker = start("medium")
+
+    status = dict(
+        line.split(":\t", 1)
+        for line in Path(f"/proc/{broker_of(worker)}/status").read_text().splitlines()
+        if ":\t" in line
+    )
+
+    wanted = 1 << capabilities.Capability.SYS_PTRACE if os.getuid() == 0 else 0
+    uids = {int(word) for word in status["Uid"].split()}
+    assert {65_534} == uids if os.getuid() == 0 else {os.getuid()} == uids
+    assert (wanted, wanted) == (int(status["CapPrm"], 16), int(status["CapEff"], 16))
+    assert "1" == status["NoNewPrivs"]
+
+
+def test_the_broker_knows_no_credential(bed, start):
+    """Neither environment, arguments nor descriptors name the store or anything of the worker's."""
+    worker = start("medium")
+    pid = broker_of(worker)
+
+    said = b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline", "maps"))
+    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+
+    assert str(bed.path.parent).encode() not in said
+    assert b"BENTENG" not in said
+    assert all(link.startswith(("/dev/null", "socket:", "pipe:", "anon_inode:")) for link in links), links
