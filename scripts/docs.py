@@ -89,7 +89,7 @@ def _command(words: str, command: click.Command, above: click.Context) -> Iterat
             yield from _command(f"{words} {name}", below, context)
         return
     yield f"```console\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
-    rows = [_option(option) for option in command.params if isinstance(option, click.Option)]
+    rows = [_option(option) for option in command.params if isinstance(option, click.Option) and not option.hidden]
     if rows:
         yield "\n".join(["| option | meaning |", "|---|---|", *rows, ""])
 

@@ -40,7 +40,7 @@ INHERITED: Final = "fd:3"
 @click.option(
     "--give-up", "give_up_seconds", type=float, metavar="S", help="End with 75 when the store was away for S seconds."
 )
-@click.option("--supervised", is_flag=True, hidden=True)
+@click.option("--supervised", is_flag=True, hidden=True, help="Started by `benteng supervise`, which passes two lines.")
 @log_option
 @click.pass_context
 def command(
