@@ -276,9 +276,9 @@ TWINS = (
     twin(
         "audit-after-commit",
         f"{STORE}/store.py",
-        "            tx.finish(changes)\n            self._check_file()\n",
+        "            pools = tx.finish(changes)\n            self._check_file()\n",
         '            connection.execute("commit")\n            connection.execute("begin immediate")\n'
-        "            tx.finish(changes)\n            self._check_file()\n",
+        "            pools = tx.finish(changes)\n            self._check_file()\n",
         "killed and settle-end",
     ),
     twin(
