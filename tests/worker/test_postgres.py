@@ -10,6 +10,7 @@ import pytest
 
 from benteng.config import load
 from benteng.errors import PolicyError
+from benteng.gate import JobSpec
 from benteng.opening import settle_policies
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.worker.launch import WorkerSettings, check
@@ -165,3 +166,18 @@ def test_hint_that_comes_with_an_answer_is_heeded(site, monkeypatch):
         site.effect(f"greet n{number} ")
 
     assert site.count("greet ") == 40
+
+
+def test_job_without_a_hint_is_found_soon_after_another(site, monkeypatch):
+    """Whoever enqueues during a claim may give no hint: a worker that just had work looks again, ever less often."""
+    monkeypatch.setattr("tests.support.site.POLL_SECONDS", 3_600)
+    site.worker().wait("ready")
+    spec = JobSpec("greet@1", {"name": "unheard"}, actor="svc:test", delay_seconds=3_600)
+    unheard = site.gate.enqueue(spec).job_id
+
+    site.enqueue("greet@1", name="heard")
+    site.effect("greet heard ")
+    with site.superuser() as connection:
+        connection.execute("update benteng.job set state = 'ready', due_at = now() where id = %s", [unheard])
+
+    assert site.effect("greet unheard ")

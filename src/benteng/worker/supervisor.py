@@ -116,6 +116,7 @@ class Supervisor:
         self._away_times = 0
         self._ask_at = 0.0
         self._hints: Hints | None = None
+        self._pause = IDLE_SECONDS
         self._hints_fd = -1
         self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -201,13 +202,17 @@ class Supervisor:
         return self._yard.takes(policy) and self._plan.vault.takes(policy, now)
 
     def _note_appetite(self, now: float, got: int, room: int) -> None:
-        """A short answer means that the queue is empty: leave it alone for a while."""
+        """A short answer means that the queue is empty: leave it alone, and longer each time that nothing comes.
+
+        Who enqueued during a claim saw what it took as ready still, and gave no hint: hence the soon second look.
+        """
         self._hungry = got == room
         if self._by_hint and not got:
             self._missed_at = now
         self._by_hint = False
-        pause = self._plan.poll_seconds if self._hints is None else max(self._plan.poll_seconds, IDLE_SECONDS)
-        self._look_at = now + pause * (0.75 + self._rng.random() / 2)
+        idle = self._plan.poll_seconds if self._hints is None else max(self._plan.poll_seconds, IDLE_SECONDS)
+        self._pause = min(idle, HINT_SECONDS_MIN if got else 2 * self._pause)
+        self._look_at = now + self._pause * (0.75 + self._rng.random() / 2)
 
     def _take(self, answer: Turn, asked_at: float) -> None:
         self._budget.spend(len(answer.grants), clock.boot_seconds())
