@@ -17,7 +17,7 @@ from benteng.worker.sandbox import system
 from tests.worker.bed import APPS, HERE, PATIENCE, Lines, gone
 from tests.worker.sandbox.escapes.scene import interpreter
 
-SUPERVISOR, LOW, HIGH, STRANGER = 61_301, 61_302, 61_303, 61_304
+SUPERVISOR, LOW, HIGH, BROKER = 61_301, 61_302, 61_303, 61_304
 USERS = {"low": LOW, "high": HIGH}
 
 

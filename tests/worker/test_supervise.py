@@ -11,7 +11,7 @@ import pytest
 
 from benteng.worker.sandbox import system
 from tests.worker.bed import wait_gone
-from tests.worker.estate import HIGH, LOW, SUPERVISOR, Estate, descendants, status_of
+from tests.worker.estate import BROKER, HIGH, LOW, SUPERVISOR, Estate, descendants, status_of
 
 NONE = "0000000000000000"
 LAUNCHER_CAPABILITIES = f"{1 << 5 | 1 << 6 | 1 << 7 | 1 << 8:016x}"
@@ -171,6 +171,54 @@ def test_what_dies_is_started_again_and_its_job_runs_once_more(own, victim):
     assert ["completed", "completed"] == [own.ended(each)["state"] for each in (job, other)]
     assert 1 == len([line for line in own.effects if line.startswith("low.peek")])
     assert 0 == command.stop()
+
+
+def test_a_broker_is_its_own_user_with_one_capability(own):
+    """It reaches into sockets of the pool's user, and may nothing else; without it nothing of the pool goes on."""
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    own.configure(f'egress = ["localhost:{port} loopback"]\nbroker_uid = {BROKER}\nbroker_gid = {BROKER}')
+    command = own.command("supervise", "--pool", "high")
+    first = own.enqueue("call@1", f"first-{port}")
+    _answer(server)
+    results = [own.ended(first)["result"]]
+    started = command.wait("started", "pool=high")
+    status = status_of(int(started["broker"]))
+
+    os.kill(int(started["broker"]), signal.SIGKILL)
+    command.wait("started", "pool=high", count=2)
+    second = own.enqueue("call@1", f"second-{port}")
+    _answer(server)
+    results.append(own.ended(second)["result"])
+
+    assert ["hello", "hello"] == results
+    assert ([str(BROKER)] * 4, []) == (status["Uid"].split(), status["Groups"].split())
+    assert {f"{1 << 19:016x}"} == {status[name] for name in ("CapEff", "CapPrm", "CapBnd")}
+    assert ({NONE}, "1") == ({status[name] for name in ("CapInh", "CapAmb")}, status["NoNewPrivs"])
+    assert 0 == command.stop()
+    server.close()
+
+
+def _answer(server):
+    server.settimeout(20)
+    connection, _ = server.accept()
+    connection.sendall(b"hello")
+    connection.close()
+
+
+def test_nothing_is_ready_when_a_pool_is_refused(own):
+    """The lock file has no type of one pool: exit code 78, the other pool is ended too, and READY=1 is never said."""
+    notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notified.bind(str(own.root / "notify"))
+    lock = own.root / "project" / "benteng.lock"
+    lock.write_text(lock.read_text().replace('"high"', '"other"'))
+    command = own.command("supervise", NOTIFY_SOCKET=str(own.root / "notify"))
+
+    assert 78 == command.exit_code()
+
+    notified.setblocking(False)
+    assert b"STOPPING=1" == notified.recv(100)
+    notified.close()
 
 
 def test_a_drain_lets_jobs_end_and_leaves_nothing(own):

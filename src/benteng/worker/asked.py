@@ -213,10 +213,19 @@ def connecting(address: str) -> Connect:
     kind, _, place = address.partition(":")
     if kind == "unix" and place.startswith("/"):
         return lambda: _connected(place)
-    if kind == "fd" and place.isdecimal():
-        inherited = [socket.socket(fileno=int(place))]
-        return lambda: _taken(inherited)
+    if kind == "fd":
+        once = [inherited(address)]
+        return lambda: _taken(once)
     raise PolicyError("W-cell", "this is no address of a warden", field="cell", fix='write it as "unix:/full/path"')
+
+
+def inherited(address: str) -> socket.socket:
+    """Return the socket that `fd:N` names. Raises PolicyError."""
+    number = address.removeprefix("fd:")
+    try:
+        return socket.socket(fileno=int(number))
+    except (ValueError, OSError):
+        raise PolicyError("W-cell", "no such line was inherited", fix="start it by `benteng supervise`") from None
 
 
 class WardenAwayError(BentengError):
@@ -227,10 +236,10 @@ class DesertedError(OSError):
     """The warden that came with this process is gone, and no other will come."""
 
 
-def _taken(inherited: list[socket.socket]) -> socket.socket:
-    if not inherited:
+def _taken(once: list[socket.socket]) -> socket.socket:
+    if not once:
         raise DesertedError
-    return inherited.pop()
+    return once.pop()
 
 
 def _connected(path: str) -> socket.socket:

@@ -47,6 +47,7 @@ class Site:
     read     directories that its cells may read as a whole: the artifacts'; of the app's not all
     secrets  files that no cell may read: the store's, password files, keys
     covers   what is laid over with something empty for LOW jobs; None: they need what lies beside it
+    brokered  somebody else has started its egress broker, where it reaches its cells
     """
 
     pool: Pool
@@ -55,6 +56,7 @@ class Site:
     read: tuple[str, ...]
     secrets: tuple[Path, ...]
     covers: tuple[str, ...] | None = ()
+    brokered: bool = False
 
     @property
     def contained(self) -> frozenset[Tier]:
@@ -183,9 +185,9 @@ def _check_programs(site: Site, there: frozenset[str], say: Say) -> None:
 
 def _check_broker(site: Site, elsewhere: frozenset[str] | None) -> None:
     """A broker reaches into its pool's processes: it is started where they are."""
-    if site.pool.egress and elsewhere is not None:
+    if site.pool.egress and elsewhere is not None and not site.brokered:
         text = f"pool {site.pool.name} has egress, and its cells are made by another process than its broker"
-        raise PolicyError("W-egress", text, fix="run the pool by benteng worker, as root with uid and gid of the pool")
+        raise PolicyError("W-egress", text, fix="run the pool by benteng worker or supervise, as root")
 
 
 def _check_layers(site: Site, tier: Tier, there: frozenset[str], say: Say) -> None:

@@ -1,8 +1,8 @@
 """What `benteng supervise` becomes: start the processes of pools, each as its own user, join them, restart what ends.
 
 For each pool a supervisor, which holds the credential, and a warden, which makes zygote and cells, joined by a
-socketpair. It opens no store and no network, imports no user code, and keeps four capabilities: to become others, to
-take the right to capabilities from what it starts, and to end it.
+socketpair; where a pool has egress, its broker beside them. It opens no store and no network, imports no user code, and
+keeps four capabilities: to become others, to take the right to capabilities from what it starts, and to end it.
 Trust: its arguments; of its children nothing but that they live and that a supervisor says it is ready.
 """
 
@@ -29,6 +29,9 @@ from benteng.worker.sandbox.capabilities import Capability
 KEPT: Final = frozenset({Capability.KILL, Capability.SETGID, Capability.SETUID, Capability.SETPCAP})
 """What the launcher needs while it runs; nothing that it starts has any of it."""
 
+HANDED_ON: Final = Capability.SYS_PTRACE
+"""What an egress broker needs, to reach into the sockets of cells; the launcher has it where a pool has egress."""
+
 RESTART_SECONDS: Final = 0.5
 RESTART_SECONDS_MAX: Final = 30.0
 SETTLED_SECONDS: Final = 60.0
@@ -39,7 +42,7 @@ LEAVE_SECONDS: Final = 8.0
 
 REFUSED: Final = 78
 SUPERVISOR_READY: Final = 4
-"""The pipe on which a supervisor says that it is ready; 3 is its line to the warden."""
+"""The pipe on which a supervisor says that it is ready; 3 is its line to the warden, 5 that to a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class User:
 class PoolPlan:
     """One pool to start.
 
-    supervisor, cells       whom the two sides become
+    supervisor, cells       whom the two sides become;  broker: whom its egress broker, None: it has no egress
     supervisor_environment  variables of the supervisor;  cell_environment: of the warden, and so of zygote and cells
     cwd                     where the supervisor finds its configuration
     """
@@ -66,14 +69,16 @@ class PoolPlan:
     cell_environment: Mapping[str, str]
     cwd: str
     drain_seconds: float
+    broker: User | None = None
 
 
 def main() -> NoReturn:
     """Be the launcher. The plans are read from descriptor 0."""
     with os.fdopen(os.dup(0), "rb") as stream:
         plans = [_plan(each) for each in json.load(stream)]
-    capabilities.limit(KEPT)
-    capabilities.hold(KEPT)
+    kept = KEPT | {HANDED_ON} if any(plan.broker for plan in plans) else KEPT
+    capabilities.limit(kept)
+    capabilities.hold(kept)
     system.no_new_privileges()
     system.hide()
     system.adopt_orphans()
@@ -89,6 +94,7 @@ class Side:
     environment: Mapping[str, str]
     cwd: str
     lines: Sequence[int]
+    capability: Capability | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -107,6 +113,7 @@ class Pair:
     plan: PoolPlan
     supervisor: Process | None = None
     warden: Process | None = None
+    broker: Process | None = None
     ready: bool = False
     was_ready: bool = False
     since: float = 0.0
@@ -117,7 +124,9 @@ class Pair:
     @property
     def processes(self) -> list[Process]:
         """Those that live."""
-        return [each for each in (self.supervisor, self.warden) if each is not None and each.status is None]
+        return [
+            each for each in (self.supervisor, self.warden, self.broker) if each is not None and each.status is None
+        ]
 
 
 @dataclass(slots=True, eq=False)
@@ -164,19 +173,26 @@ class Launcher:
     def _start(self, pair: Pair, now: float) -> None:
         plan = pair.plan
         ours, theirs = socket.socketpair()
+        egress, asked = socket.socketpair()
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        with ours, theirs, os.fdopen(writer, "wb"):
+        with ours, theirs, egress, asked, os.fdopen(writer, "wb"):
             warden = program("benteng.worker.warden:main")
             side = Side(plan.cells, warden, plan.cell_environment, "/", (theirs.fileno(),))
             pair.warden = self._fork(pair, side)
             supervisor = program("benteng.ops.cli.worker:supervised")
             supervisor += ["--pool", plan.name]
-            lines = (0, 1, 2, ours.fileno(), writer)
+            lines = [0, 1, 2, ours.fileno(), writer]
+            if plan.broker is not None:
+                broker = program("benteng.worker.egress.program:main")
+                side = Side(plan.broker, broker, {}, "/", (asked.fileno(),), HANDED_ON)
+                pair.broker = self._fork(pair, side)
+                lines.append(egress.fileno())
             side = Side(plan.supervisor, supervisor, plan.supervisor_environment, plan.cwd, lines)
             pair.supervisor = self._fork(pair, side)
         self._selector.register(reader, selectors.EVENT_READ, partial(self._heard, pair, reader))
         pair.since, pair.ready, pair.kill_at = now, False, float("inf")
-        self.say("started", pool=plan.name, supervisor=pair.supervisor.pid, warden=pair.warden.pid)
+        broker = 0 if pair.broker is None else pair.broker.pid
+        self.say("started", pool=plan.name, supervisor=pair.supervisor.pid, warden=pair.warden.pid, broker=broker)
 
     def _fork(self, pair: Pair, side: Side) -> Process:
         pid = os.fork()
@@ -191,9 +207,10 @@ class Launcher:
         self._selector.unregister(process.pidfd)
         os.close(process.pidfd)
         process.status = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
-        who = "supervisor" if process is pair.supervisor else "warden"
+        sides = {"supervisor": pair.supervisor, "warden": pair.warden, "broker": pair.broker}
+        who = next((name for name, each in sides.items() if each is process), "")
         self.say("ended", pool=pair.plan.name, who=who, pid=process.pid, status=process.status)
-        patience = LEAVE_SECONDS + (pair.plan.drain_seconds if who == "warden" else 0.0)
+        patience = LEAVE_SECONDS + (pair.plan.drain_seconds if who != "supervisor" else 0.0)
         pair.kill_at = min(pair.kill_at, clock.boot_seconds() + patience)
 
     def _heard(self, pair: Pair, reader: int) -> None:
@@ -276,9 +293,14 @@ def _become(side: Side) -> NoReturn:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         parent = os.getppid()
-        os.setsid()
-        capabilities.limit()
-        capabilities.become(side.user.uid, side.user.gid)
+        if side.capability is None:
+            os.setsid()  # a broker makes its session itself
+            capabilities.limit()
+            capabilities.become(side.user.uid, side.user.gid)
+        else:
+            capabilities.limit({side.capability})
+            capabilities.become_keeping(side.user.uid, side.user.gid, side.capability)
+            capabilities.hand_on(side.capability)
         system.die_with_parent(parent, signal.SIGTERM)
         _arrange(side.lines)
         os.chdir(side.cwd)
@@ -299,8 +321,8 @@ def _arrange(lines: Sequence[int]) -> None:
 
 
 def _plan(found: dict[str, Any]) -> PoolPlan:
-    supervisor, cells = User(**found.pop("supervisor")), User(**found.pop("cells"))
-    return PoolPlan(**found, supervisor=supervisor, cells=cells)
+    users = {name: User(**found.pop(name)) for name in ("supervisor", "cells", "broker") if name in found}
+    return PoolPlan(**found, supervisor=users["supervisor"], cells=users["cells"], broker=users.get("broker"))
 
 
 def _say(event: str, /, **fields: object) -> None:

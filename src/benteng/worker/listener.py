@@ -50,8 +50,8 @@ class Door:
 def serve(door: Door, say: Callable[..., None], ready: Callable[[], object]) -> None:
     """Serve one supervisor after the other until SIGTERM or SIGINT. Raises PolicyError for what cannot be."""
     with _opened(door) as listener, Bell(signal.SIGTERM, signal.SIGINT) as bell:
+        held = probe.probe()  # before it is closed to others: the trials look into each other
         shut_in()
-        held = probe.probe()
         listener.setblocking(False)
         ready()
         say("listening", address=door.address, layers=len(held))

@@ -38,8 +38,8 @@ def main() -> NoReturn:
     """Be the warden of one line, which is descriptor 0, and end with it."""
     line = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the supervisor drains; its hanging up ends us
+    held = probe.probe()  # before it is closed to others: the trials look into each other
     shut_in()
-    held = probe.probe()
     with Bell() as bell:
         Warden(line, held).run(bell)
     sys.exit(0)

@@ -71,13 +71,17 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a yard works with. Randomness is an argument; time is given with each call."""
+    """What a yard works with. Randomness is an argument; time is given with each call.
+
+    broker: the line to an egress broker that our launcher started; None: the yard starts its own.
+    """
 
     nest: Nest
     policies: Mapping[str, TypePolicy]
     hatchery: Hatchery
     rng: Random
     say: Say
+    broker: list[socket.socket] | None = None
 
 
 class Yard:
@@ -95,7 +99,7 @@ class Yard:
         self._where: dict[int, Cell] = {}
         self._lanes = lanes_of(means.nest.pool, means.policies)
         self._by_name = {lane.name: lane for lane in self._lanes}
-        self._desk = Desk(means.nest.pool, selector, self._ears()) if means.nest.pool.egress else None
+        self._desk = Desk(means.nest.pool, selector, self._ears(), means.broker) if means.nest.pool.egress else None
         self._reporting: dict[int, tuple[float, Flight]] = {}
         self._numbers = count(1)
         self._timers: list[tuple[float, int, Flight]] = []
@@ -564,6 +568,9 @@ class Yard:
     def _zygote(self, now: float) -> None:
         if self._nursery.state is not NurseryState.DOWN or now < self._zygote_at or self.refused or self.deserted:
             return
+        if self._desk is not None and self._desk.spent:
+            self.deserted = True
+            return
         self._approved = False
         self._zygote_since = now
         try:
@@ -743,7 +750,7 @@ class Yard:
 
     def _end(self, flight: Flight, now: float) -> None:
         """Let a flight out that was in a cell; where there is a broker, once it has said what it did."""
-        if self._desk is None or not self._desk.pid:
+        if self._desk is None or not self._desk.up:
             self._let_out(flight)
             return
         self._reporting[flight.handle] = (now + REPORT_SECONDS_MAX, flight)

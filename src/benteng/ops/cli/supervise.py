@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HANDED_ON = tuple(name for name in VARIABLES if name != "BENTENG_DSN")
 NEEDS = ("uid", "gid", "supervisor_uid", "supervisor_gid")
+BROKER_NEEDS = ("broker_uid", "broker_gid")
 
 
 @click.command
@@ -89,7 +90,8 @@ def _check_pool(config: Config, name: str, pool: PoolSettings) -> None:
     if pool.cell:
         fix = "start its supervisor with `benteng worker`"
         raise PolicyError("W-supervise", f"pool {name} has its cells elsewhere", field="cell", fix=fix)
-    missing = [each for each in NEEDS if not getattr(pool, each)]
+    needs = (*NEEDS, *BROKER_NEEDS) if pool.egress else NEEDS
+    missing = [each for each in needs if not getattr(pool, each)]
     if missing:
         fix = f"set {' and '.join(missing)} of [pool.{name}] to users without login, none of them root"
         raise PolicyError("W-supervise", f"pool {name} has no users of its own", field=missing[0], fix=fix)
@@ -97,7 +99,7 @@ def _check_pool(config: Config, name: str, pool: PoolSettings) -> None:
 
 def _check_users(pools: Mapping[str, PoolSettings]) -> None:
     """Cells share a user with nobody: what has it could be read and ended by every job."""
-    uids = [each for pool in pools.values() for each in (pool.uid, pool.supervisor_uid)]
+    uids = [each for pool in pools.values() for each in (pool.uid, pool.supervisor_uid, pool.broker_uid)]
     for name, pool in pools.items():
         if uids.count(pool.uid) > 1:
             text = f"the uid of the cells of pool {name} is used for something else too"
@@ -108,7 +110,8 @@ def _plan(config: Config, name: str, pool: PoolSettings, environ: Mapping[str, s
     from benteng.ops.cli.worker import pool_of
 
     cells = pool_of(config, name, None).environment(environ)
-    return {
+    broker = {"broker": {"uid": pool.broker_uid, "gid": pool.broker_gid}} if pool.egress else {}
+    return broker | {
         "name": name,
         "supervisor": {"uid": pool.supervisor_uid, "gid": pool.supervisor_gid},
         "cells": {"uid": pool.uid, "gid": pool.gid},

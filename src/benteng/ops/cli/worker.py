@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 INHERITED: Final = "fd:3"
 """The line to a warden that `benteng supervise` gave this process."""
 
+BROKER: Final = "fd:5"
+"""The line to an egress broker, likewise."""
+
 
 @click.command
 @click.argument("reference", metavar="[MODULE:ATTR]", default="")
@@ -65,7 +68,9 @@ def command(
     elsewhere = INHERITED if supervised else config.pool(pool).cell
     locked = policies(config, app, here=not elsewhere)
     made = settings(config, app, locked, pool_of(config, pool, concurrency), keeper, give_up_seconds, log)
-    ctx.exit(run_worker(replace(made, cell=elsewhere, ready=partial(tell_ready, supervised=supervised))))
+    broker = BROKER if supervised and config.pool(pool).egress else ""
+    ready = partial(tell_ready, supervised=supervised)
+    ctx.exit(run_worker(replace(made, cell=elsewhere, broker=broker, ready=ready)))
 
 
 def supervised() -> NoReturn:

@@ -45,8 +45,12 @@ class Ears:
 class Desk:
     """One broker at a time."""
 
-    def __init__(self, pool: Pool, selector: selectors.BaseSelector, ears: Ears) -> None:
+    def __init__(
+        self, pool: Pool, selector: selectors.BaseSelector, ears: Ears, launched: list[socket.socket] | None = None
+    ) -> None:
+        """`launched`: the line to a broker that our launcher started; there is one, and no other when it is gone."""
         self._pool = pool
+        self._launched = launched
         self._selector = selector
         self._ears = ears
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,11 +61,29 @@ class Desk:
 
     @property
     def pid(self) -> int:
-        """The broker's pid; 0 when there is none."""
+        """The pid of the broker that we started; 0 when there is none."""
         return 0 if self._process is None else self._process.pid
 
+    @property
+    def spent(self) -> bool:
+        """Whether there can be no broker any more: the one that we were given is gone."""
+        return self._launched == [] and not self.up
+
+    @property
+    def up(self) -> bool:
+        """Whether there is a broker."""
+        return self._line is not None
+
     def start(self, now: float) -> None:
-        """Start a broker."""
+        """Have a broker: start one, or use the one that we were given."""
+        ours = self._start() if self._launched is None else self._launched.pop()
+        ours.setblocking(False)
+        self._line, self._inbox, self._outbox = ours, Inbox(Line.BROKER_READY), Outbox()
+        self._ping_at, self._silent_since = now + PING_SECONDS, now
+        self._selector.register(ours, selectors.EVENT_READ, self._ready)
+        self._say(self._terms())
+
+    def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -73,16 +95,13 @@ class Desk:
                 cwd="/",
                 close_fds=True,
             )
-        ours.setblocking(False)
-        self._line, self._inbox, self._outbox = ours, Inbox(Line.BROKER_READY), Outbox()
-        self._ping_at, self._silent_since = now + PING_SECONDS, now
-        self._selector.register(ours, selectors.EVENT_READ, self._ready)
-        self._say(self._terms())
+        return ours
 
     def _terms(self) -> wire.Open:
         pool = self._pool
         uid, gid = (NOBODY, NOBODY) if pool.broker_uid is None else (pool.broker_uid, pool.broker_gid)
-        return wire.Open(os.getpid(), pool.egress, pool.egress_connects_per_job, uid, gid)
+        parent = os.getpid() if self._launched is None else os.getppid()
+        return wire.Open(parent, pool.egress, pool.egress_connects_per_job, uid, gid)
 
     def stop(self) -> None:
         """End the broker, if there is one: whatever still asks finds that there is no such call."""

@@ -110,8 +110,8 @@ def become(uid: int | None, gid: int | None) -> None:
     if os.getuid() == 0 and uid is not None and gid is not None:
         capabilities.limit({Capability.SYS_PTRACE})
         capabilities.become_keeping(uid, gid, Capability.SYS_PTRACE)
-    elif os.getuid() != 0 and not capabilities.held() >> Capability.SYS_PTRACE & 1:
-        capabilities.drop()
+    elif os.getuid() != 0:  # started by `benteng supervise` it has that one; an ordinary user's has none
+        capabilities.hold({Capability.SYS_PTRACE} if capabilities.held() >> Capability.SYS_PTRACE & 1 else ())
     system.hide()
     if not system.no_new_privileges():
         os._exit(1)

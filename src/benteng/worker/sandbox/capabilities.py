@@ -17,6 +17,7 @@ from benteng.worker.sandbox import syscalls, system
 VERSION_3: Final = 0x2008_0522
 PR_CAPBSET_DROP: Final = 24
 PR_CAP_AMBIENT: Final = 47
+PR_CAP_AMBIENT_RAISE: Final = 2
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 NUMBERS_MAX: Final = 64
 PR_SET_KEEPCAPS: Final = 8
@@ -58,6 +59,15 @@ def become_keeping(uid: int, gid: int, capability: Capability) -> None:
     become(uid, gid)
     system.prctl(PR_SET_KEEPCAPS, 0)
     hold({capability})
+
+
+def hand_on(capability: Capability) -> None:
+    """Let the next program have this capability, which this process holds, and no other. Raises OSError."""
+    low, high = (1 << capability) & 0xFFFF_FFFF, (1 << capability) >> 32
+    low_sets = {"effective_0": low, "permitted_0": low, "inheritable_0": low}
+    high_sets = {"effective_1": high, "permitted_1": high, "inheritable_1": high}
+    syscalls.call("capset", _Header(VERSION_3, 0), _Sets(**low_sets, **high_sets))
+    system.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
 
 
 def hold(wanted: Collection[Capability]) -> None:

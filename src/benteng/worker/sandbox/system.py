@@ -18,10 +18,10 @@ M_ARENA_MAX: Final = -8
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def prctl(option: int, value: int = 0) -> int:
-    """Make the system call of that name, with one argument. Raises OSError."""
+def prctl(option: int, value: int = 0, second: int = 0) -> int:
+    """Make the system call of that name, with one argument or two. Raises OSError."""
     zero = ctypes.c_ulong(0)
-    result: int = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero)
+    result: int = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), ctypes.c_ulong(second), zero, zero)
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
