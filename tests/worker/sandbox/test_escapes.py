@@ -105,9 +105,9 @@ def _lives(found):
 
 
 def signalled(scene, attempt):
-    until = time.monotonic() + patience(attempt)
-    while not scene.marker.exists() and time.monotonic() < until:
-        scene.victims_spare()  # a system call of the victim, in which it takes its signals
+    """Whatever it was sent it has before it answers, and its handler has run before it answers again."""
+    for _ in range(2):
+        scene.victims_spare()
     return scene.marker.exists()
 
 
@@ -120,10 +120,7 @@ def overwritten(scene, attempt):
 
 
 def slowed(scene, attempt):
-    pid = scene.victim.pid
-    mine = os.sched_getaffinity(0) == os.sched_getaffinity(pid)
-    files = Path(f"/proc/{pid}/limits").read_text().split("Max open files")[1].split()[0]
-    return os.getpriority(os.PRIO_PROCESS, pid) > 0 or not mine or os.sched_getscheduler(pid) != 0 or files == "77"
+    return scene.victims_share != scene.share(scene.victim.pid)
 
 
 def reached(scene, attempt):

@@ -223,6 +223,13 @@ class Scene:
             extra_groups=[],
         )
         self.known = json.loads(self.victim.stdout.readline())
+        self.victims_share = self.share(self.victim.pid)
+
+    @staticmethod
+    def share(pid):
+        """Return what a process has of the machine: it inherits ours, whatever that is."""
+        files = Path(f"/proc/{pid}/limits").read_text().split("Max open files")[1].splitlines()[0].split()
+        return os.getpriority(os.PRIO_PROCESS, pid), os.sched_getaffinity(pid), os.sched_getscheduler(pid), files
 
     def new_victim(self):
         """Put another in the place of one that something was done to."""
