@@ -95,7 +95,7 @@ def test_a_bad_archive_is_quarantined_by_rule(bed, worker, tier, name, content, 
 
 @pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock, so no tier above LOW")
 def test_an_artifact_that_is_exchanged_later_does_not_reach_the_job(bed, worker):
-    """The copy is the job's own, read-only, and the bytes in it are those that were hashed; a new copy is refused."""
+    """The copy is the job's own, read-only, its bytes those that were hashed; it stays when a new copy is refused."""
     worker("medium")
     payload = approved(bed, b"the approved bytes", "exchanged")
     job = bed.enqueue("hold@1", **payload)
@@ -106,4 +106,4 @@ def test_an_artifact_that_is_exchanged_later_does_not_reach_the_job(bed, worker)
 
     result = json.loads(bed.ended(job).result)
 
-    assert {"mode": "0o400", "read": "the approved bytes", "again": "Suspicious"} == result
+    assert {"mode": "0o400", "read": "the approved bytes", "again": "Suspicious", "kept": True} == result

@@ -289,7 +289,7 @@ class Attempt:
         raise PolicyError("W-undeclared", why, fix=fix)
 
     def artifact(self, ref: ArtifactRef) -> Path:
-        """Return a private copy whose bytes were hashed while they were copied.
+        """Return a private copy whose bytes were hashed while they were copied; a later one takes its place.
 
         Raises Suspicious when the job does not name the artifact or its bytes are others, OSError when it is not here.
         """
@@ -401,16 +401,24 @@ def _job(work: Work, payload: bytes, job_type: JobType) -> Job:
 
 
 def _verified_copy(source: Path, target: Path, sha256: str) -> Path:
+    """Put a copy at the target, or leave what is there alone: an earlier copy that was verified stays until then."""
+    made = target.with_name(f".{sha256}-{threading.get_native_id()}")
+    made.unlink(missing_ok=True)
+    try:
+        if _copied(source, made) != sha256:
+            raise raised.Suspicious(f"the bytes of artifact {sha256[:8]}… are not what the job names")
+        return made.replace(target)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _copied(source: Path, target: Path) -> str:
+    """Copy a file into a new one, and return the sha256 of what was written."""
     digest = hashlib.sha256()
-    if target.exists():
-        target.unlink()
     with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as reader:
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
         with os.fdopen(handle, "wb") as writer:
             while chunk := reader.read(COPY_BYTES):
                 digest.update(chunk)
                 writer.write(chunk)
-    if digest.hexdigest() != sha256:
-        target.unlink()
-        raise raised.Suspicious(f"the bytes of artifact {sha256[:8]}… are not what the job names")
-    return target
+    return digest.hexdigest()

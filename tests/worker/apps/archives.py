@@ -78,4 +78,4 @@ def hold(step: Use, ctx: Context) -> dict[str, Any]:
         ctx.artifact(step.artifact)
     except Exception as error:  # noqa: BLE001 - its name is what the test wants
         again = type(error).__name__
-    return {"mode": mode, "read": read, "again": again}
+    return {"mode": mode, "read": read, "again": again, "kept": path.exists() and path.read_text() == read}
