@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,23 @@ def test_a_cell_claims_nothing_better_than_what_was_seen(besieged, claim):
     """The kernel ended it for a violation: what it had not said to the end does not count, and it is not retried."""
     ended = besieged.ended(besieged.enqueue("claims@1", name=claim, host="web-1"))
 
+    assert ("quarantined", "suspicious") == (ended.state, ended.reason)
+
+
+def test_a_whole_word_does_not_hide_a_violation(besieged):
+    """At HIGH an end counts once it is known how the cell died: both are there when the worker looks again."""
+    worker = besieged.workers[0]
+    job = besieged.enqueue("lies@1", name="lies", host="web-1")
+    cell = os.pidfd_open(int(besieged.effect("lies").rpartition("=")[2]))
+    worker.kill(signal.SIGSTOP)
+    os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
+    besieged.go()
+    assert select.select([cell], [], [], 10)[0]
+    os.close(cell)
+
+    worker.kill(signal.SIGCONT)
+
+    ended = besieged.ended(job)
     assert ("quarantined", "suspicious") == (ended.state, ended.reason)
 
 

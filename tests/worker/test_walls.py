@@ -121,6 +121,10 @@ def test_a_violation_at_high_is_suspicious(bed, worker):
 
     assert ("quarantined", "suspicious") == (ended.state, bed.show(ended.job_id).reason)
     assert "SIGSYS" in said.wait("suspicious")["why"]
+    assert bed.show(ended.job_id).error.endswith(
+        "blocked by pool high: make a system call that no job needs; "
+        "if that was to start a program: name it in exec of [pool.high]"
+    )
 
 
 def test_a_violation_at_medium_is_an_error(bed, worker):

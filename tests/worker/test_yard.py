@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 from random import SystemRandom
 
@@ -11,8 +12,9 @@ import pytest
 
 from benteng.evidence import Evidence
 from benteng.job import Attempt, Grant, Job, Lease
-from benteng.outcome import Crashed, Interrupted, Lost, Transient, Unstarted
+from benteng.outcome import Crashed, Interrupted, Judged, Lost, Suspicious, Transient, Unstarted
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
+from benteng.verdict import Refuse
 from benteng.worker import wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.flights import Flight, StopReason, margin_seconds
@@ -260,3 +262,42 @@ def test_a_greeting_does_not_bring_a_dying_cell_back(yard):
     assert CellState.DYING is cell.state
     here.close()
     there.close()
+
+
+def settled(yard, *, started, said):
+    """Have a HIGH cell say how its attempt ended, or nothing, and be ended by SIGSYS; return the attempt's outcome."""
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    sent = flight(Tier.HIGH)
+    sent.started = started
+    lane = next(lane for lane in yard._lanes if lane.kind is Kind.SINGLE)
+    cell = Cell(OWN, lane, here, state=CellState.READY, flights={1: sent})
+    cell.inbox.line = Line.CELL_READY
+    lane.cells.append(cell)
+    yard._cells[OWN] = yard._where[1] = cell
+    yard._selector.register(here, selectors.EVENT_READ)
+    if said is not None:
+        yard._take(cell, wire.Ended(1, said), b"", 100.0)
+    before = list(yard.ended)
+    yard._exited(wire.Exited(OWN, signal.SIGSYS, guarded=False), 100.0)
+    there.close()
+    assert ([], [sent]) == (before, yard.ended)
+    return sent.outcome
+
+
+@pytest.mark.parametrize("said", [None, wire.How.COMPLETED, wire.How.PERMANENT, wire.How.SNOOZED])
+def test_a_violation_counts_whatever_was_said(yard, said):
+    """At HIGH nothing that a cell says is settled before it is known how it died."""
+    outcome = settled(yard, started=True, said=said)
+
+    assert isinstance(outcome, Suspicious)
+
+
+@pytest.mark.parametrize("said", [None, wire.How.REFUSED, wire.How.HELD])
+def test_a_violation_before_the_start_is_suspicious_too(yard, said):
+    """Checks and loaders are code of the app's: its cell was ended for what they did with the job."""
+    outcome = settled(yard, started=False, said=said)
+
+    assert isinstance(outcome, Judged)
+    assert isinstance(outcome.verdict, Refuse)
+    assert outcome.verdict.suspicious

@@ -62,6 +62,15 @@ def sentence(denied: Denied, bounds: Bounds) -> str:
     return blocked(bounds.pool, what, fix) if fix else ""
 
 
+def violation(pool: str, *, listed: bool) -> str:
+    """Return what to say when the kernel ended a cell. `listed`: the pool has a list of programs.
+
+    Where it has none, to start one is such a call, and the one that people make by mistake.
+    """
+    fix = "no setting allows it" if listed else f"if that was to start a program: name it in exec of [pool.{pool}]"
+    return blocked(pool, "make a system call that no job needs", fix)
+
+
 def blocked(pool: str, what: str, fix: str) -> str:
     """Return the sentence for an error of a job, cleaned and bounded: parts of it may come from a handler."""
     return clean_line(f"blocked by pool {pool}: {what}; {fix}", bytes_max=BYTES_MAX)

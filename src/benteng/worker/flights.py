@@ -218,6 +218,13 @@ class Flight:
         else:
             self.outcome = Crashed(how, shared=shared)
 
+    def accuse(self, what: str, sentence: str) -> None:
+        """Take note that the kernel ended its cell for a violation: that counts, whatever the cell said before."""
+        if self.started:
+            self.outcome, self.sentences = Suspicious(what), (sentence,)
+        else:
+            self.outcome = Judged(Refuse("W-violation", what, sentence, suspicious=True))
+
     def _judged(self, ended: Ended, text: str) -> Judged:
         rule, field_path, fix = (self._line(each) for each in (ended.rule, ended.field, ended.fix))
         match ended.how:

@@ -20,7 +20,7 @@ from benteng.worker.pool import Pool
 from benteng.worker.sandbox import basic, layers, probe, programs, roots
 from benteng.worker.sandbox.layers import LAYERS, Seen
 
-VIOLATION: Final = "a system call that no job needs; the kernel ended the cell (SIGSYS)"
+VIOLATION: Final = "the kernel ended the cell for a violation (SIGSYS)"
 PROCESSES: Final = "pid_namespace"
 COVERS: Final = "mount_namespace"
 ARRANGED: Final = frozenset({"environment", "store_unreadable", "sized_scratch", "fork_per_job"})

@@ -19,7 +19,7 @@ from itertools import count
 from random import Random
 from typing import Any, Protocol
 
-from benteng.outcome import Completed, Lost, Suspicious, Unstarted
+from benteng.outcome import Completed, Lost, Unstarted
 from benteng.policy import Limits, Tier, TypePolicy
 from benteng.redact import clean_line
 from benteng.worker import blocked, isolation, wire
@@ -456,6 +456,11 @@ class Yard:
         self._since.pop(cell.number, None)
 
     def _landed(self, cell: Cell, flight: Flight, now: float) -> None:
+        """Let out a flight that ended. At HIGH it stays until the kernel has said how its cell did: see `_accuse`."""
+        if cell.lane.kind is Kind.SINGLE:
+            cell.lane.worked()
+            self._kill(cell, now)
+            return
         del cell.flights[flight.handle], self._where[flight.handle]
         self._end(flight, now)
         cell.lane.worked()
@@ -521,16 +526,20 @@ class Yard:
             self._selector.unregister(cell.line)
             cell.state = CellState.DYING
         self._last_words(cell, now)
-        if isolation.is_violation(message.status) and not cell.ours and cell.lane.kind is not Kind.WIDE:
+        if isolation.is_violation(message.status) and cell.lane.kind is not Kind.WIDE:
             self._accuse(cell)
         self._bury(cell, describe(message.status), now)
 
     def _accuse(self, cell: Cell) -> None:
-        """The kernel ended it for a call that nothing makes by accident: what ran in it is suspicious, for certain."""
+        """The kernel ended it for a call that nothing makes by accident: what ran in it is suspicious, for certain.
+
+        Whatever it said before, and although we may have been about to end it.
+        """
+        pool, cell.ours = self._means.nest.pool, False
+        why = "" if pool.waive else blocked.violation(pool.name, listed=bool(pool.exec))
         self._means.say("suspicious", cell=cell.number, pid=cell.pid, why=isolation.VIOLATION)
         for flight in cell.flights.values():
-            if flight.started and flight.outcome is None:
-                flight.outcome = Suspicious(isolation.VIOLATION)
+            flight.accuse(isolation.VIOLATION, why)
 
     def _last_words(self, cell: Cell, now: float) -> None:
         """Read what a dead cell had said completely: an end that was said counts."""

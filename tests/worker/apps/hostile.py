@@ -161,6 +161,19 @@ def claims(claim: Claim) -> None:
     os.execv("/bin/true", ["true"])  # noqa: S606 - the violation
 
 
+@app.job(
+    "lies@1", tier=Tier.HIGH, effect=Effect.REPEATABLE, operation=("name",), resources=("host",), lease_seconds=30.0
+)
+def lies(claim: Claim) -> None:
+    """Say a whole end when the test lets it, and then be ended by the kernel for a violation."""
+    effects = Path(os.environ["EFFECTS"])
+    with effects.open("w") as pipe:
+        pipe.write(f"lies pid={os.getpid()}\n")
+    os.close(os.open(effects.parent / "go", os.O_RDONLY))
+    os.write(LINE, frame(ended(own_handle(), size=4), b"null"))
+    os.execv("/bin/true", ["true"])  # noqa: S606 - the violation
+
+
 @app.job("good@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, lease_seconds=5.0)
 def good(step: Step) -> str:
     """Do what one should."""
