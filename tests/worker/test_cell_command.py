@@ -129,6 +129,16 @@ def test_cells_of_another_user_get_no_work(estate):
     assert "ready" == estate.status(job)["state"]
 
 
+def test_a_pool_with_egress_does_not_start_here(estate):
+    """Its broker would be on this side, and must reach into cells on that one: nothing runs with half a wall."""
+    estate.configure(f'cell = "unix:{estate.root}/run/high.sock"\negress = ["a.example.org:443"]')
+    cell_side(estate)
+    worker = supervisor_side(estate)
+
+    assert 78 == worker.exit_code()
+    assert any("W-egress" in line and "made by another process" in line for line in worker.said)
+
+
 def test_a_stranger_is_turned_away(estate):
     """Root is one here: only the users that were named may connect, whatever the file's mode lets through."""
     cells = cell_side(estate)

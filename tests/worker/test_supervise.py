@@ -173,30 +173,64 @@ def test_what_dies_is_started_again_and_its_job_runs_once_more(own, victim):
     assert 0 == command.stop()
 
 
-def test_a_broker_is_its_own_user_with_one_capability(own):
-    """It reaches into sockets of the pool's user, and may nothing else; without it nothing of the pool goes on."""
-    server = socket.create_server(("127.0.0.1", 0))
+@pytest.fixture
+def ports():
+    """Two listeners outside of all pools; the first is listed."""
+    with socket.create_server(("127.0.0.1", 0)) as listed, socket.create_server(("127.0.0.1", 0)) as other:
+        yield listed, other
+
+
+def _brokered(own, server):
+    """Start a pool that may connect to one listener, and return the command and its broker's pid."""
     port = server.getsockname()[1]
     own.configure(f'egress = ["localhost:{port} loopback"]\nbroker_uid = {BROKER}\nbroker_gid = {BROKER}')
-    command = own.command("supervise", "--pool", "high")
-    first = own.enqueue("call@1", f"first-{port}")
-    _answer(server)
-    results = [own.ended(first)["result"]]
-    started = command.wait("started", "pool=high")
-    status = status_of(int(started["broker"]))
+    command = own.command("supervise", "--pool", "high", AWS_SECRET_ACCESS_KEY="canary-5c1d")
+    return command, int(command.wait("started", "pool=high")["broker"])
 
-    os.kill(int(started["broker"]), signal.SIGKILL)
-    command.wait("started", "pool=high", count=2)
-    second = own.enqueue("call@1", f"second-{port}")
-    _answer(server)
-    results.append(own.ended(second)["result"])
 
-    assert ["hello", "hello"] == results
-    assert ([str(BROKER)] * 4, []) == (status["Uid"].split(), status["Groups"].split())
+def _call(own, name, server):
+    """Let a job connect to a listener."""
+    return own.enqueue("call@1", f"{name}-{server.getsockname()[1]}")
+
+
+def test_a_broker_is_its_own_user_with_one_capability(own, ports):
+    """It reaches into sockets of the pool's user and may nothing else; nothing that it has leads to the store."""
+    listed, other = ports
+    command, broker = _brokered(own, listed)
+    first, second = _call(own, "first", listed), _call(own, "second", other)
+    _answer(listed)
+
+    assert "hello" == own.ended(first)["result"]
+    assert "quarantined" == own.ended(second)["state"]
+    other.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        other.accept()
+    status = status_of(broker)
+    assert ([str(BROKER)] * 4, [str(BROKER)] * 4, []) == tuple(
+        status[name].split() for name in ("Uid", "Gid", "Groups")
+    )
     assert {f"{1 << 19:016x}"} == {status[name] for name in ("CapEff", "CapPrm", "CapBnd")}
     assert ({NONE}, "1") == ({status[name] for name in ("CapInh", "CapAmb")}, status["NoNewPrivs"])
+    assert b"" == Path(f"/proc/{broker}/environ").read_bytes()
+    links = [str(link.readlink()) for link in Path(f"/proc/{broker}/fd").iterdir()]
+    words = [Path(f"/proc/{broker}/{name}").read_text("utf-8", "replace") for name in ("cmdline", "maps")]
+    assert not [each for each in links + words if str(own.root / "store") in each]
     assert 0 == command.stop()
-    server.close()
+
+
+def test_a_broker_that_dies_is_started_again_with_its_pool(own, ports):
+    """Without it nothing of the pool goes on, and the next job connects as before."""
+    command, broker = _brokered(own, ports[0])
+    everything = descendants(command.pid)
+
+    os.kill(broker, signal.SIGKILL)
+    command.wait("started", "pool=high", count=2)
+    job = _call(own, "again", ports[0])
+    _answer(ports[0])
+
+    assert "hello" == own.ended(job)["result"]
+    assert all(wait_gone(pid) for pid in everything)
+    assert 0 == command.stop()
 
 
 def _answer(server):
