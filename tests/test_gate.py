@@ -313,7 +313,7 @@ def test_prod_refuses_what_is_not_built_yet(app, operator, tmp_path, monkeypatch
         app.enqueue("greet", {"name": "x"})
 
     assert caught.value.rule == "F-pending"
-    assert "isolation" in str(caught.value)
+    assert "quorum" in str(caught.value)
 
 
 def test_examine_records_nothing(app, operator, dsn):

@@ -334,8 +334,6 @@ class Pending:
 
 
 PENDING: tuple[Pending, ...] = (
-    Pending("isolation", (Tier.MEDIUM, Tier.HIGH), "Landlock, seccomp, namespaces and egress of a cell"),
-    Pending("uid", (Tier.HIGH,), "a uid of its own for each pool"),
     Pending("quorum", (Tier.HIGH,), "artifacts approved by signatures of several persons"),
     Pending("agreement", (Tier.HIGH,), "agreement of a second person before a job runs"),
     Pending("action", (Tier.MEDIUM, Tier.HIGH), "Actions: access, trust and replay changed only by signed votes"),

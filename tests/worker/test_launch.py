@@ -79,7 +79,7 @@ def test_prod_refuses_what_is_not_enforced_yet(tmp_path):
     medium = msgspec.structs.replace(LOW, tier=Tier.MEDIUM)
 
     check(settings(tmp_path, lock={LOW.name: medium}))
-    with pytest.raises(PolicyError, match="P-isolation"):
+    with pytest.raises(PolicyError, match="P-action"):
         check(settings(tmp_path, lock={LOW.name: medium}, environment="prod"))
 
 
