@@ -36,6 +36,8 @@ FOUND = {
     "listed-by-loader": "MARK=loader",
     "of-app": DENIED,
     "of-app-by-loader": LOADER_FAILED,
+    "of-scratch-by-loader": LOADER_FAILED,
+    "of-written-by-loader": LOADER_FAILED,
 }
 LISTED = "/usr/bin/env"
 
@@ -58,13 +60,15 @@ def bed(root, app_registry):
     made = Bed(root, app_registry("programs"))
     (root / "scratch").chmod(0o711)
     os.mkfifo(root / "effects-lasting")
+    (root / "outbox").mkdir()
+    (root / "outbox").chmod(0o777)
     yield made
     made.close()
 
 
 def start(bed, **settings):
     """Start a worker of the pool."""
-    write = [str(bed.root / name) for name in ("effects", "go", "effects-lasting")]
+    write = [str(bed.root / name) for name in ("effects", "go", "effects-lasting", "outbox")]
     worker = bed.worker(
         name="programs", app="programs:app", cwd=bed.root / "project", exec=[LISTED], write=write, **settings
     )
@@ -133,7 +137,7 @@ def test_the_supervisor_sees_where_what_is_started_lives(bed, worker):
     cell = result(bed, "pid@1", "c")
     (first,) = descendants(cell)
 
-    assert "pid_namespace" in observe.seen(cell)
+    assert {"pid_namespace", "noexec_scratch"} <= observe.seen(cell)
     assert [] == list(Path(f"/proc/{first}/fd").iterdir())
 
 

@@ -22,6 +22,7 @@ from benteng.worker.sandbox.layers import LAYERS, Seen
 
 VIOLATION: Final = "the kernel ended the cell for a violation (SIGSYS)"
 PROCESSES: Final = "pid_namespace"
+NOEXEC: Final = "noexec_scratch"
 COVERS: Final = "mount_namespace"
 ARRANGED: Final = frozenset({"environment", "store_unreadable", "sized_scratch", "fork_per_job"})
 """Layers that the supervisor makes by the way it works; `check` looks whether the store is out of reach."""
@@ -148,7 +149,7 @@ def _check_roots(site: Site) -> None:
 def needs(pool: Pool, holding: frozenset[str], covers: Iterable[str]) -> dict[Tier, frozenset[str]]:
     """Return the layers that cells must have beside what their tier requires, as far as the host has them."""
     low = frozenset({COVERS} if covers else ()) & holding
-    other = frozenset({PROCESSES} if pool.exec else ()) & holding
+    other = frozenset({PROCESSES, NOEXEC} if pool.exec else ()) & holding
     return {Tier.LOW: low, Tier.MEDIUM: other, Tier.HIGH: other}
 
 

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -317,7 +317,7 @@ def _become(configure: Configure) -> int:
     if configure.uid is not None and configure.gid is not None and os.getuid() == 0:
         _become_user(configure, configure.uid, configure.gid)
     if configure.programs:
-        _own_users()
+        _own_users(configure)
     if not system.no_new_privileges():
         raise OSError("the kernel does not confirm no_new_privs")
     os.umask(0o077)
@@ -343,10 +343,15 @@ def _cover(configure: Configure) -> None:
             raise
 
 
-def _own_users() -> None:
-    """Keep one capability, over what is made from here on; none where the host forbids it (isolation.check said so)."""
+def _own_users(configure: Configure) -> None:
+    """Keep one capability, over what is made from here on; none where the host forbids it (isolation.check said so).
+
+    What jobs may write is no place for programs from here on, where the host lets us.
+    """
     try:
         namespaces.own_users()
+        with suppress(OSError):
+            namespaces.without_programs((configure.scratch, *configure.write))
         capabilities.hold({capabilities.Capability.SYS_ADMIN})
     except OSError:
         capabilities.drop()

@@ -60,7 +60,18 @@ COMMANDS = {
 
 def report() -> dict[str, str]:
     """Return what each command came to."""
-    return {name: _run(*command) for name, command in COMMANDS.items()}
+    found = {name: _run(*command) for name, command in COMMANDS.items()}
+    places = {
+        "scratch": Path.cwd() / "copy",
+        "written": Path(os.environ["EFFECTS"]).parent / "outbox" / f"{os.getpid()}",
+    }
+    return found | {f"of-{name}-by-loader": _run_copy(place) for name, place in places.items()}
+
+
+def _run_copy(place: Path) -> str:
+    """Have the loader run what this job wrote: the bytes of a program that it may read."""
+    place.write_bytes(Path("/usr/bin/env").read_bytes())
+    return _run(LOADER, str(place), "-i", "MARK=copy")
 
 
 @app.job("run.medium@1", **MEDIUM)

@@ -115,6 +115,9 @@ LAYERS: Final[Mapping[str, LayerRow]] = MappingProxyType(
         "pid_namespace": LayerRow(
             _NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "in pools with `exec`: what a job starts ends with its cell"
         ),
+        "noexec_scratch": LayerRow(
+            _NO, _USED, _USED, Missing.REPORT, _SUPERVISOR, "in pools with `exec`: what a job wrote cannot be run"
+        ),
         "own_uid": LayerRow(_USED, _USED, _R, Missing.LOUD_IN_DEV, _SUPERVISOR, "a uid that owns nothing else"),
         "sized_scratch": LayerRow(
             _NO, _R, _R, Missing.REFUSE, _SUPERVISOR, "it is measured each second; a cell that filled it is ended"

@@ -8,7 +8,7 @@ names are looked up in files of its own, which are put over the host's for it al
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +18,15 @@ CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWIPC: Final = 0x0800_0000
 CLONE_NEWUSER: Final = 0x1000_0000
 CLONE_NEWNET: Final = 0x4000_0000
+MS_REMOUNT: Final = 0x20
 MS_BIND: Final = 0x1000
+MS_REC: Final = 0x4000
 MS_REC_PRIVATE: Final = 0x4_4000
 MS_NOSUID_NODEV_NOEXEC: Final = 0xE
+MS_NOEXEC: Final = 8
+KEPT_FLAGS: Final = 0xF
+"""Read-only, no set-uid, no devices, no programs: what a mount has of these is locked for whoever copies it."""
+
 MNT_DETACH: Final = 2
 
 
@@ -61,6 +67,18 @@ def enter_with_files(files: Mapping[str, str], place: str) -> None:
             source.chmod(0o644)
             mount(str(source), path, None, MS_BIND)
     syscalls.call("umount2", syscalls.text(place), MNT_DETACH)
+
+
+def without_programs(paths: Iterable[str]) -> None:
+    """Leave the host's mounts, and let no file below these paths be run or mapped as a program: for this process's own.
+
+    What is mounted below them is left as it is. Needs a capability in our users. Raises OSError.
+    """
+    syscalls.call("unshare", CLONE_NEWNS)
+    mount(None, "/", None, MS_REC_PRIVATE)
+    for path in paths:
+        mount(path, path, None, MS_BIND | MS_REC)
+        mount(None, path, None, MS_REMOUNT | MS_BIND | MS_NOEXEC | os.statvfs(path).f_flag & KEPT_FLAGS)
 
 
 def _unshare(wanted: int) -> None:

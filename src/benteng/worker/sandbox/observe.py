@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from benteng.worker.scratch import PREFIX
+
 SECCOMP_FILTER: Final = "2"
 NO_CAPABILITY: Final = 0
 NAMESPACES: Final = {
@@ -23,7 +25,7 @@ def seen(pid: int) -> frozenset[str]:
     """Return the layers of another process that can be seen from here; none when it is gone."""
     status = _status(pid)
     layers = {name for name, holds in _holds(status).items() if holds}
-    return frozenset(layers | _namespaces(pid))
+    return frozenset(layers | _namespaces(pid) | ({"noexec_scratch"} if _has_noexec_scratch(pid) else set[str]()))
 
 
 def _holds(status: dict[str, str]) -> dict[str, bool]:
@@ -54,3 +56,13 @@ def _namespaces(pid: int) -> set[str]:
         }
     except OSError:  # gone, or not ours to look at: nothing is known
         return set()
+
+
+def _has_noexec_scratch(pid: int) -> bool:
+    """Whether a scratch root is a mount of its own there, from which nothing can be run: proc_pid_mountinfo(5)."""
+    try:
+        mounts = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    fields = [mount.split(" ") for mount in mounts]
+    return any(f"/{PREFIX}" in each[4] and "noexec" in each[5].split(",") for each in fields)

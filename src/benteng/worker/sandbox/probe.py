@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import select
 import signal
@@ -15,6 +16,7 @@ import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -220,6 +222,20 @@ def _leave_a_daemon(lasting: Path) -> None:
     os.read(ready, 1)  # it has come up: if it ends now, then with this process
 
 
+def _noexec_scratch(place: Place) -> bool:
+    """A file that can be mapped as a program cannot be any more, as the loader would map it; it can be written."""
+    own = place.scratch / "own"
+    own.write_bytes(SECRET)
+    with own.open("r+b") as file:
+        mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC).close()
+    namespaces.own_users()
+    namespaces.without_programs([str(place.scratch)])
+    with own.open("r+b") as file:
+        file.write(SECRET)
+        attempt = partial(mmap.mmap, file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+        return _refused(attempt, errno.EPERM)
+
+
 def _own_uid(place: Place) -> bool:
     """Root can become another user for ever, and cannot read root's files then."""
     if os.getuid() != 0:
@@ -260,6 +276,7 @@ TRIALS: Final[dict[str, Trial]] = {
     "ipc_namespace": _namespaces,
     "mount_namespace": _mount_namespace,
     "pid_namespace": _pid_namespace,
+    "noexec_scratch": _noexec_scratch,
     "own_uid": _own_uid,
     "egress_broker": _egress_broker,
     "together": _together,
