@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.support import others
 from tests.support.site import Process
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/postgres.md"
@@ -46,10 +49,13 @@ def commands(text):
 
 
 class Installation:
-    """The page's hosts: a directory of the code each, a home with its own passwords, and one server for all."""
+    """The page's hosts: a directory of the code each, a home with its own passwords, and one server for all.
 
-    def __init__(self, root, server):
-        self.root, self.server = root, server
+    An ordinary user does everything on them, as the page asks.
+    """
+
+    def __init__(self, root, server, python):
+        self.root, self.server, self.python = root, server, python
         self.processes = []
         self.exported = {}
         for host in HOSTS:
@@ -61,7 +67,7 @@ class Installation:
         """The environment of a person who has just logged in there."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("BENTENG_", "PG", "XDG_"))}
         own = self.exported if host == "administrator" else {}
-        return kept | {"HOME": str(self.root / f"{host}.home"), "PYTHON": sys.executable, "NO_COLOR": "1"} | own
+        return kept | {"HOME": str(self.root / f"{host}.home"), "PYTHON": self.python, "NO_COLOR": "1"} | own
 
     def placed(self, text):
         """The page's text with the server's address in the place of `db`."""
@@ -90,7 +96,15 @@ class Installation:
 
     def run(self, host, command, code=0):
         """Run one command of the page there; return what it wrote."""
-        done = subprocess.run(
+        done = self.shell(host, command)
+        said = [done.stdout.decode(), done.stderr.decode(), *map(self.heard, self.processes)]
+        assert code == done.returncode, (host, command, *said)
+        return done.stdout.decode(), done.stderr.decode()
+
+    def shell(self, host, command):
+        """Have the user's shell do something there."""
+        others.give_away(self.root)
+        return subprocess.run(
             ["bash", "-c", SHELL + self.placed(command)],
             cwd=self.root / host,
             env=self.environ(host),
@@ -98,16 +112,15 @@ class Installation:
             capture_output=True,
             timeout=120,
             check=False,
+            **others.ordinary(),
         )
-        said = [done.stdout.decode(), done.stderr.decode(), *map(self.heard, self.processes)]
-        assert code == done.returncode, (host, command, *said)
-        return done.stdout.decode(), done.stderr.decode()
 
     def start(self, host, command):
         """Start a service of the page, and wait until it serves."""
         words = command.removesuffix("&").split()[1:]
-        arguments = (sys.executable, "-m", "benteng.ops", *words, "--log", "json")
-        self.processes.append(Process(arguments, self.root / host, self.environ(host)))
+        arguments = (self.python, "-m", "benteng.ops", *words, "--log", "json")
+        others.give_away(self.root)
+        self.processes.append(Process(arguments, self.root / host, self.environ(host), others.ordinary()))
         return self.processes[-1]
 
     def heard(self, process):
@@ -133,17 +146,8 @@ class Installation:
         return self.run(host, command)[0]
 
     def examine(self, host, command="benteng doctor"):
-        """Run doctor and return its findings by check. Only the tests' own root is no finding against the page."""
-        done = subprocess.run(
-            ["bash", "-c", SHELL + self.placed(command) + " --json"],
-            cwd=self.root / host,
-            env=self.environ(host),
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-        found = msgspec.json.decode(done.stdout)["findings"]
-        return [each for each in found if each["check"] != "user"]
+        """Run doctor and return its findings."""
+        return msgspec.json.decode(self.shell(host, f"{command} --json").stdout)["findings"]
 
     def close(self):
         for process in self.processes:
@@ -151,11 +155,16 @@ class Installation:
 
 
 @pytest.fixture
-def installation(tmp_path, cluster):
-    """A fresh durable server, and four hosts with nothing on them."""
-    made = Installation(tmp_path, cluster(durable=True))
+def installation(cluster):
+    """A fresh durable server, and four hosts with nothing on them, where an ordinary user may go."""
+    place = Path(tempfile.mkdtemp(prefix="benteng-page-"))
+    place.chmod(0o755)
+    python = others.environment(place / "python") if os.getuid() == 0 else sys.executable
+    (place / "hosts").mkdir()
+    made = Installation(place / "hosts", cluster(durable=True), python)
     yield made
     made.close()
+    shutil.rmtree(place)
 
 
 def bad(findings):

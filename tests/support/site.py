@@ -71,9 +71,16 @@ def by_tcp(root: Path, password: str | None, host: str, port: int, **more: str) 
 class Process:
     """`benteng ...`, running: what it says on stderr, one JSON document a line."""
 
-    def __init__(self, arguments: tuple[str, ...], home: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: tuple[str, ...], home: Path, environ: Mapping[str, str], user: Mapping[str, Any] | None = None
+    ) -> None:
         self.process = subprocess.Popen(
-            arguments, cwd=home, env=dict(environ), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+            arguments,
+            cwd=home,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            **(user or {}),
         )
         assert self.process.stderr is not None
         self.descriptor = self.process.stderr.fileno()

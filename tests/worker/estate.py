@@ -8,14 +8,13 @@ import select
 import shutil
 import signal
 import subprocess
-import sysconfig
 import tempfile
 import time
 from pathlib import Path
 
 from benteng.worker.sandbox import system
+from tests.support.others import environment
 from tests.worker.bed import APPS, HERE, PATIENCE, Lines, gone
-from tests.worker.sandbox.escapes.scene import interpreter
 
 SUPERVISOR, LOW, HIGH, BROKER = 61_301, 61_302, 61_303, 61_304
 USERS = {"low": LOW, "high": HIGH}
@@ -29,7 +28,7 @@ class Estate:
             raise AssertionError("run this as root: it makes processes of several users")
         self.root = Path(tempfile.mkdtemp(prefix="benteng-estate-", dir="/var/tmp"))
         self.root.chmod(0o755)
-        self.python = self._interpreter()
+        self.python = environment(self.root / "python")
         for name, owner in (("store", SUPERVISOR), ("project", SUPERVISOR), ("keys", SUPERVISOR), ("run", HIGH)):
             (self.root / name).mkdir(mode=0o755 if name in {"project", "run"} else 0o700)
             os.chown(self.root / name, owner, owner)
@@ -120,17 +119,6 @@ class Estate:
         select.select(streams, [], [], 0.05)
         for each in self.commands:
             each.listen(0)
-
-    def _interpreter(self) -> str:
-        """Make an environment of an interpreter that others can run, with our package and its dependencies."""
-        base = interpreter()
-        assert base, "no interpreter of this version that other users can run"
-        place = self.root / "python"
-        subprocess.run([base, "-m", "venv", "--without-pip", str(place)], check=True, capture_output=True)
-        site = next(place.glob("lib/python*/site-packages"))
-        sources = [str(HERE.parents[1] / "src"), sysconfig.get_path("purelib")]
-        (site / "benteng-test.pth").write_text("\n".join(sources) + "\n")
-        return str(place / "bin" / "python")
 
     def _start_steward(self) -> subprocess.Popen[str]:
         words = [

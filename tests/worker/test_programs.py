@@ -16,9 +16,9 @@ import pytest
 
 from benteng.errors import PolicyError
 from benteng.worker.sandbox import landlock, observe, probe, programs
+from tests.support.others import environment, interpreter
 from tests.worker.bed import APPS, Bed
-from tests.worker.sandbox.escapes.scene import OWN_UID, descendants, interpreter
-from tests.worker.test_walls import own_interpreter
+from tests.worker.sandbox.escapes.scene import OWN_UID, descendants
 
 pytestmark = [
     pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock, so no tier above LOW"),
@@ -164,7 +164,7 @@ def test_exec_cells_start_programs_too(bed, worker):
 def test_a_pool_of_its_own_uid_starts_programs(bed, root, worker):
     """The namespace is made by a process that has no right on the host; processes are bounded for the whole pool."""
     worker.stop()
-    started = start(bed, uid=OWN_UID, gid=OWN_UID, python=own_interpreter(root))
+    started = start(bed, uid=OWN_UID, gid=OWN_UID, python=environment(root / "venv"))
     reader = os.open(bed.root / "effects-lasting", os.O_RDONLY | os.O_NONBLOCK)
     (bed.root / "effects-lasting").chmod(0o666)
 

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import tomllib
@@ -22,8 +21,9 @@ from benteng.worker.rehearsal import allow, watch
 from benteng.worker.rehearsal.allow import Pool, State
 from benteng.worker.rehearsal.sight import Kind, Sight, peer
 from benteng.worker.sandbox import landlock, syscalls
+from tests.support.others import ORDINARY_UID, environment, interpreter
 from tests.worker.bed import APPS, wait_gone
-from tests.worker.sandbox.escapes.scene import ORDINARY_UID, OWN_UID, interpreter
+from tests.worker.sandbox.escapes.scene import OWN_UID
 
 pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock: nothing can be rehearsed")
 ROOT = Path(__file__).parents[2]
@@ -37,15 +37,11 @@ def python():
     if os.getuid() != 0:
         yield sys.executable
         return
-    found = interpreter()
-    if found is None:
+    if interpreter() is None:
         pytest.skip("no Python of this version that other users can run")
     home = Path(tempfile.mkdtemp(prefix="benteng-venv-"))
     home.chmod(0o755)
-    subprocess.run([found, "-m", "venv", "--without-pip", home], check=True)
-    (site,) = home.glob("lib/python*/site-packages")
-    (site / "here.pth").write_text(f"{ROOT / 'src'}\n{sysconfig.get_path('purelib')}\n")
-    yield str(home / "bin" / "python")
+    yield environment(home)
     shutil.rmtree(home)
 
 

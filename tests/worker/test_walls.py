@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sysconfig
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from benteng.worker.sandbox import landlock, observe
+from tests.support.others import environment, interpreter
 from tests.worker.bed import APPS, Bed
-from tests.worker.sandbox.escapes.scene import OWN_UID, interpreter
+from tests.worker.sandbox.escapes.scene import OWN_UID
 
 pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock, so no tier above LOW")
 
@@ -183,7 +182,7 @@ def test_a_cell_that_lies_about_its_walls_gets_no_work(tmp_path, app_registry):
 @pytest.mark.skipif(interpreter() is None, reason="no Python of this version that other users can run")
 def test_a_pool_of_its_own_uid(bed, root, worker):
     """As root, zygote and cells are the pool's user, and the walls hold too."""
-    python = own_interpreter(root)
+    python = environment(root / "venv")
     worker("high").stop()
     started = bed.worker(
         name="high", app="walls:app", cwd=root / "project", keeper=False, uid=OWN_UID, gid=OWN_UID, python=python
@@ -195,11 +194,3 @@ def test_a_pool_of_its_own_uid(bed, root, worker):
     assert OWN_UID == found["uid"]
     assert SHUT == found["now"]
     assert "own_uid" in observe.seen(zygote)
-
-
-def own_interpreter(root):
-    """Make an environment that other users can read, with what this one has."""
-    subprocess.run([interpreter() or "", "-m", "venv", "--without-pip", root / "venv"], check=True)
-    site = next((root / "venv" / "lib").glob("python*/site-packages"))
-    (site / "here.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(__file__).parents[2] / 'src'}\n")
-    return str(root / "venv" / "bin" / "python")

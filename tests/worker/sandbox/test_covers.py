@@ -19,9 +19,8 @@ from benteng.worker import isolation
 from benteng.worker.isolation import Site
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import covers
+from tests.support.others import ORDINARY_UID, environment, interpreter
 from tests.worker.bed import APPS, Bed
-from tests.worker.sandbox.escapes.scene import ORDINARY_UID, interpreter
-from tests.worker.test_walls import own_interpreter
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def bed(app_registry):
     made = Bed(root, app_registry("covers"))
     made.enqueue("look@1", ledger=str(made.path), signer=str(root / "keys" / "producer.key"))
     made.close_ledger()
-    own_interpreter(root)
+    environment(root / "venv")
     for path in (root, *root.rglob("*")):
         if "venv" not in path.parts:
             os.chown(path, ORDINARY_UID, ORDINARY_UID, follow_symlinks=False)

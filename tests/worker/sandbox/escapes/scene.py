@@ -15,30 +15,14 @@ import tempfile
 from pathlib import Path
 
 from benteng.worker.sandbox import system
+from tests.support import others
+from tests.support.others import interpreter
 
 HERE = Path(__file__).parent
 SITE = [str(Path(__file__).parents[4] / "src"), sysconfig.get_path("purelib")]
 SECRET = "5e9c-known-only-outside"
 PATIENCE = 10.0
-OWN_UID, ORDINARY_UID = 61_234, 61_235
-
-
-def interpreter():
-    """Return a Python of this version that other users can run: the one under test, or the system's."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for candidate in (os.path.realpath(sys.executable), "/usr/bin/python3", f"/usr/bin/python{version}"):
-        probe = [candidate, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        try:
-            said = subprocess.run(probe, capture_output=True, text=True, user=_other(), group=_other(), check=True)
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        if said.stdout.strip() == version:
-            return candidate
-    return None
-
-
-def _other():
-    return ORDINARY_UID if os.getuid() == 0 else None
+OWN_UID, ORDINARY_UID = 61_234, others.ORDINARY_UID
 
 
 class Attempt:

@@ -1,0 +1,51 @@
+"""Another user of the machine, for tests that run as root: a uid, and an interpreter with this package for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+ORDINARY_UID = 61_235
+
+
+def ordinary() -> dict[str, Any]:
+    """Return how Popen becomes an ordinary user, who has the rights of no group. Who is one already stays it."""
+    if os.getuid() != 0:
+        return {}
+    return {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+
+
+def interpreter() -> str | None:
+    """Return a Python of this version that other users can run: the one under test, or the system's."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for candidate in (os.path.realpath(sys.executable), "/usr/bin/python3", f"/usr/bin/python{version}"):
+        probe = [candidate, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        try:
+            said = subprocess.run(probe, capture_output=True, text=True, check=True, **ordinary())
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        if said.stdout.strip() == version:
+            return candidate
+    return None
+
+
+def environment(place: Path) -> str:
+    """Make a virtual environment with this package and its dependencies there; return its interpreter."""
+    found = interpreter()
+    assert found, "no interpreter of this version that other users can run"
+    subprocess.run([found, "-m", "venv", "--without-pip", str(place)], check=True, capture_output=True)
+    (site,) = place.glob("lib/python*/site-packages")
+    (site / "benteng-test.pth").write_text(f"{ROOT / 'src'}\n{sysconfig.get_path('purelib')}\n")
+    return str(place / "bin" / "python")
+
+
+def give_away(root: Path) -> None:
+    """Make the ordinary user the owner of what root has made there."""
+    if os.getuid() == 0:
+        for path in (root, *root.rglob("*")):
+            os.chown(path, ORDINARY_UID, ORDINARY_UID, follow_symlinks=False)
