@@ -5,6 +5,8 @@ The breaks are text replacements in the files of functions: the tests install th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from scripts.breaking import Twin, run
 
 FUNCTIONS = "benteng/store/postgres/functions"
@@ -12,12 +14,20 @@ SUITE = "tests/store/test_conformance_postgres.py"
 ORDER = "tests/store/postgres/test_lock_order.py"
 LOG = "tests/store/postgres/test_audit_order.py"
 ANSWERS = "tests/store/postgres/test_connection.py"
+BLOAT = "tests/store/postgres/test_bloat.py"
 LOOKOUT = "tests/store/postgres/test_lookout.py"
+EVIDENCE = "tests/store/postgres/test_evidence.py"
+ALIKE = ("type", "actor", "origin", "artifacts", "targets")
+"""What jobs of one claim have in common when one of them asks for the facts of all."""
 
 
 def twin(name: str, file: str, breaks: tuple[tuple[str, str], ...], tests: str, suite: str = SUITE) -> Twin:
     """Return the twin in which texts of one function's file are replaced."""
     return Twin(name, f"{FUNCTIONS}/{file}", breaks, tests, suite)
+
+
+def _partition(names: Iterable[str]) -> str:
+    return f"partition by {', '.join(f's.{name}' for name in names)})"
 
 
 TWINS = (
@@ -85,6 +95,25 @@ TWINS = (
     twin("clock-believed", "lookout.sql", (("p_now >= v_seen.looked_at and ", ""),), "went_back", LOOKOUT),
     twin("lookout-waits", "lookout.sql", (("for update skip locked", "for update"),), "two_keepers", LOOKOUT),
     twin("looked-at-always", "lookout.sql", (("p_now < v_seen.look_at then", "false then"),), "now_and_then", LOOKOUT),
+    # -- what a claim reads
+    twin(
+        "head-walked-twice",
+        "claim.sql",
+        (("if cardinality(v_types) = 1 then", "if false then"),),
+        "read_little",
+        BLOAT,
+    ),
+    # -- facts
+    *(
+        twin(
+            f"facts-of-other-{name}",
+            "claim.sql",
+            ((_partition(ALIKE), _partition(each for each in ALIKE if each != name)),),
+            "facts_of_its_own",
+            EVIDENCE,
+        )
+        for name in ALIKE
+    ),
     # -- fences
     twin(
         "fence-before-rows",

@@ -247,15 +247,25 @@ begin
           s.fence, v_now, 'claimed', s.id, s.type, s.policy_sha256, 'ready', 'running', s.attempts, s.fence, s.origin, s.actor,
           s.request_id, s.operation_key, s.payload_sha256, s.summary, s.resources, s.worker
         from started s
+      ), alike as (                                          -- the first of those of which the facts are the same asks for all
+        select s.*, min(s.ord) over (partition by s.type, s.actor, s.origin, s.artifacts, s.targets) as asker
+        from started s
+      ), asked as materialized (
+        select
+          a.*, case when a.ord = a.asker then benteng.facts(a.type, a.actor, a.origin, a.artifacts, a.targets) end as answer
+        from alike a
+      ), told as (
+        select a.*, first_value(a.answer) over (partition by a.asker order by a.ord) as facts
+        from asked a
       )
       select
         s.id, s.type, s.tier, s.priority::integer, coalesce(benteng.instant(s.available_at), 0),
         coalesce(benteng.instant(s.expires_at), 0), s.generation, s.origin, s.actor, s.request_id, s.payload,
         encode(s.payload_sha256, 'hex'), encode(s.operation_key, 'hex'), s.envelope, s.policy_sha256, s.artifacts, s.targets,
         s.resources, s.summary, s.attempts, s.crashes, s.handbacks, s.snoozes, s.alone, s.fence, s.token, s.lease_seconds,
-        benteng.instant(v_now), f.scope, f.name, f.mode, f.reason, f.policy_sha256, f.speaks, f.denied, f.artifacts
-      from started s
-      cross join lateral benteng.facts(s.type, s.actor, s.origin, s.artifacts, s.targets) f
+        benteng.instant(v_now), (s.facts).scope, (s.facts).name, (s.facts).mode, (s.facts).reason, (s.facts).policy_sha256,
+        (s.facts).speaks, (s.facts).denied, (s.facts).artifacts
+      from told s
       order by s.ord;
       v_want := v_want - cardinality(v_run);
     end if;
