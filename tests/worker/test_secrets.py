@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -74,10 +75,18 @@ def worker(bed):
 
 def everywhere(bed, worker):
     """All that may not hold a secret: the ledger with its log, audit, events, scratch."""
-    files = [path for name in ("store", "scratch", "keys", "artifacts") for path in (bed.root / name).rglob("*")]
-    stored = [path.read_bytes() for path in files if path.is_file()]
+    stored = [data for name in ("store", "scratch", "keys", "artifacts") for data in contents(bed.root / name)]
     worker.listen(0)
     return b"\n".join([*stored, bed.audit(), json.dumps(worker.events, ensure_ascii=False).encode()])
+
+
+def contents(root):
+    """What the files below a directory hold; the worker removes scratch while it is looked at."""
+    for folder, _, names in os.walk(root):
+        for path in (Path(folder, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file():
+                    yield path.read_bytes()
 
 
 @pytest.mark.parametrize("job_type, name", [("use.medium@1", WAITS[0]), ("use.high@1", WAITS[1])], ids=WAITS)

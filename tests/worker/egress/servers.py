@@ -82,7 +82,7 @@ class Threads(socketserver.ThreadingTCPServer):
 
     def __init__(self, handler):
         super().__init__(("127.0.0.1", 0), handler)
-        self.connections = 0
+        self.connections, self._more = 0, threading.Condition()
         self.came, self.left = threading.Semaphore(0), threading.Semaphore(0)
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -92,8 +92,16 @@ class Threads(socketserver.ThreadingTCPServer):
 
     def get_request(self):
         sock, peer = super().get_request()
-        self.connections += 1
+        with self._more:
+            self.connections += 1
+            self._more.notify_all()
         return (self.tls.wrap_socket(sock, server_side=True), peer) if self.tls else (sock, peer)
+
+    def reached(self, count, seconds_max=10):
+        """Return how many came, once so many did: a client may be done before its connection is accepted."""
+        with self._more:
+            self._more.wait_for(lambda: self.connections >= count, seconds_max)
+        return self.connections
 
     def handle_error(self, request, client_address):
         """Say nothing: a client that was killed is no error here."""

@@ -23,7 +23,9 @@ PHASES = [phase.value for phase in Phase]
 
 @click.command
 @click.argument("phases", nargs=-1, type=click.Choice(PHASES))
-@click.option("--tier", type=click.Choice([tier.value for tier in Tier]), default="low", show_default=True)
+@click.option(
+    "--tier", type=click.Choice([tier.value for tier in Tier]), default="low", show_default=True, help="Of the jobs."
+)
 @click.option(
     "--jobs", type=click.IntRange(10, 1_000_000), default=2_000, show_default=True, help="To enqueue, to drain."
 )
