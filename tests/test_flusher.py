@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -232,6 +233,27 @@ def test_interrupted_leader_leaves_nobody_waiting(desk, threads):
         assert isinstance(others[0].exception(SECONDS_MAX), KeyboardInterrupt)
         assert isinstance(others[1].exception(SECONDS_MAX), StoreUnavailable)
         assert others[2].result(SECONDS_MAX) == 6
+
+
+def test_interrupted_before_it_waits_it_leaves_nobody_waiting(flusher, desk):
+    """Ctrl-C may come between joining and waiting: who would have led then does not lead for ever."""
+
+    def interrupt(frame, event, argument):
+        if frame.f_code.co_name == "_join" and event == "return":
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            flusher.call(1)
+    finally:
+        sys.settrace(before)
+    desk.go.set()
+
+    assert 4 == flusher.call(2)
+    assert [[2]] == desk.batches
 
 
 @pytest.mark.usefixtures("interruptible")

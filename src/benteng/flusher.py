@@ -56,8 +56,8 @@ class Flusher(Generic[Q, A]):
     def call(self, question: Q) -> A:
         """Ask from a thread, which waits. Raises the question's own error, Busy, and StoreError after `close`."""
         waiter = _ThreadWaiter[Q, A](question)
-        self._join(waiter)
         try:
+            self._join(waiter)
             waiter.wait()
             if waiter.leads:
                 self._flush_once()
