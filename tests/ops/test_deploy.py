@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from benteng.ops.cli import main
+from benteng.ops.exits import Exit
 
 SETTINGS = """\
 environment = "prod"
@@ -55,6 +56,15 @@ def test_each_unit_is_closed(tmp_path, monkeypatch, unit, more):
 
     assert exposure is not None, said
     assert float(exposure[1]) <= EXPOSURE_MAX, said
+
+
+def test_no_unit_is_started_again_when_it_was_refused(tmp_path, monkeypatch):
+    """Each start is written into the log, and what is refused stays refused until somebody mends it."""
+    _, files = made(monkeypatch, tmp_path / "project", "systemd")
+
+    services = {name: text for name, text in files.items() if name.endswith(".service")}
+    assert set(UNITS) == services.keys()
+    assert all(f"\nRestartPreventExitStatus={Exit.CONFIG.value}\n" in text for text in services.values())
 
 
 def test_systemd_has_nothing_to_say_about_the_units(tmp_path, monkeypatch):

@@ -15,6 +15,8 @@ Type=notify
 NotifyAccess=main
 Restart=always
 RestartSec=2
+# What is refused stays refused until somebody mends it, and each start is written into the log.
+RestartPreventExitStatus=78
 UMask=0077
 NoNewPrivileges=yes
 CapabilityBoundingSet=
@@ -134,7 +136,6 @@ ExecStart={site.prefix}/bin/benteng worker --pool {site.pool}
 LoadCredential=pgpass:/etc/benteng/{site.pool}.pgpass
 Environment=PGPASSFILE=%d/pgpass
 TimeoutStopSec={site.stop_seconds}
-RestartPreventExitStatus=78
 {_store_side(site, database)}
 [Install]
 WantedBy=multi-user.target
@@ -156,7 +157,6 @@ ExecStart={site.prefix}/bin/benteng keeper
 LoadCredential=pgpass:/etc/benteng/keeper.pgpass
 Environment=PGPASSFILE=%d/pgpass
 TimeoutStopSec=15
-RestartPreventExitStatus=78
 {_store_side(site, database)}
 [Install]
 WantedBy=multi-user.target
