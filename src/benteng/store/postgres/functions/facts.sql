@@ -41,11 +41,12 @@ begin
 end $$;
 
 create or replace function benteng.may_speak(p_origin text, p_actor text, p_type text) returns boolean
-language sql stable
+language plpgsql stable                                      -- sql would be planned anew in each query that asks
 as $$
-  select exists (
+begin
+  return exists (
     select from benteng.speaks s
     where s.origin in (p_origin, '*')
       and s.actor in (p_actor, '*')
-      and s.type in (p_type, '*'))
-$$;
+      and s.type in (p_type, '*'));
+end $$;
