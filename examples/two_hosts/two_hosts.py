@@ -29,7 +29,7 @@ from network import Host, Network, why_not
 T = TypeVar("T")
 HERE = Path(__file__).parent
 BENTENG = (sys.executable, "-c", "import sys; from benteng.ops.cli import main; sys.exit(main())")
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 90.0
 WORK_TENTHS = 80
 SETTINGS = """\
 environment = "dev"
