@@ -32,6 +32,8 @@ def _partition(names: Iterable[str]) -> str:
 
 TWINS = (
     # -- compare-and-set
+    twin("counts-forged", "settle.sql", ((" or d.error like 'egress %'", ""),), "counts_of_an_attempt"),
+    twin("counts-not-said", "move_jobs.sql", (("(p_moves, p_now, p_used);", "(p_moves, p_now);"),), "with_the_network"),
     twin("fence-not-compared", "settle.sql", (("      and j.fence = s.fence\n", ""),), "forged or mixed"),
     twin("token-not-compared", "settle.sql", (("      and j.token = s.token\n", ""),), "forged or old_fence"),
     twin("extend-token", "extend.sql", (("      and j.token = a.token\n", ""),), "forged_proofs"),
@@ -72,7 +74,7 @@ TWINS = (
     Twin(
         "not-asked-again",
         "benteng/store/postgres/consumer.py",
-        (('self.call("settle", *asked, BOOL(True))', 'self.call("settle", *asked, BOOL(False))'),),
+        (('self.call("settle", *asked, BOOL(True), *used)', 'self.call("settle", *asked, BOOL(False), *used)'),),
         "lost_answer_of_settle",
         ANSWERS,
     ),

@@ -183,7 +183,10 @@ class Extension:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How one attempt ended, as decided by the worker; see decide.Disposition. The store checks every bound again."""
+    """How one attempt ended, as decided by the worker; see decide.Disposition. The store checks every bound again.
+
+    connects, refused   what it did with the network of a pool with `egress`: for the audit alone
+    """
 
     proof: LeaseProof
     disposition: Disposition
@@ -195,6 +198,8 @@ class Settlement:
     successors: tuple[Job, ...] = ()
     started: bool = True
     alone: bool = False
+    connects: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,4 +121,6 @@ def _settlement(flight: Flight, decision: Decision, successors: tuple[Job, ...])
         successors=successors,
         started=decision.started,
         alone=decision.alone,
+        connects=flight.connects,
+        refused=flight.refused,
     )

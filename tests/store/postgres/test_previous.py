@@ -15,9 +15,11 @@ import pytest
 
 from benteng.errors import StoreError
 from benteng.lifecycle import State
-from benteng.store.postgres import connection
+from benteng.store.postgres import connection, migrate, wire
 from benteng.store.postgres.connection import PROTOCOL
 from benteng.store.records import Query
+from benteng.testing.bench import settlement
+from benteng.testing.ledger import LOW
 from tests.support.fixtures import need
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -126,6 +128,46 @@ def test_previous_version_is_refused_where_it_is_too_old(previous, bench, ledger
     assert "StoreError" == said["error"]
     assert f"protocol {PROTOCOL} to {PROTOCOL}, this benteng {PROTOCOL - 1}" in said["why"]
     assert () == bench.operator.find(Query()).lines
+
+
+def test_client_that_knows_fewer_arguments_is_understood(bench, monkeypatch):
+    """Workers of before migration 006 do not say what their attempts did with the network."""
+    monkeypatch.setattr(wire, "used", lambda _: ())
+    bench.admit(bench.job(), bench.job())
+    one, two = bench.claim(2)
+
+    turn = bench.consumer.turn([settlement(one)], 1, [LOW.name])
+    bench.journal.settled(turn.settled)
+    settled = bench.settle(settlement(two, error="it says"))
+
+    assert [one.job.id, two.job.id] == [each.job_id for each in (*turn.settled, *settled)]
+
+
+def test_parameters_that_were_added_leave_one_verb(owner):
+    """Two functions of a name would make the call of a client of before ambiguous: the old one is dropped."""
+    for verb, added in OLD.items():
+        schema, name = verb.split(".")
+        owner.execute(f"create function {verb}({added}) returns void language sql as ''".encode())
+        assert 2 == _count(owner, schema, name)
+
+    owner.execute(next(step.text for step in migrate.migrations() if "006" in step.name).encode())
+
+    assert {1} == {_count(owner, *verb.split(".")) for verb in OLD}
+
+
+OLD = {
+    "benteng_v1.settle": "benteng_v1.settlement[], benteng_v1.entrance[], boolean",
+    "benteng_v1.turn": "benteng_v1.settlement[], benteng_v1.entrance[], bigint, text[], text",
+    "benteng.end_attempts": "benteng.login, benteng_v1.settlement[], benteng_v1.entrance[], boolean",
+    "benteng.move_jobs": "benteng.move[], timestamptz",
+    "benteng.note": "benteng.move[], timestamptz",
+}
+"""What migration 006 drops: functions as they were before, by their parameters."""
+
+
+def _count(owner, schema, name):
+    asked = "select count(*) from pg_proc where proname = %s and pronamespace = %s::regnamespace"
+    return owner.execute(asked.encode(), [name, schema]).fetchone()[0]
 
 
 @pytest.mark.parametrize("facet", FACETS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -37,6 +39,27 @@ def test_a_cancelled_job_loses_its_connection(bed, town, start, pool):
 
     assert town["quiet"].left.acquire(timeout=20)
     assert "cancelled" == bed.ended(job).state
+
+
+def test_the_audit_says_what_an_attempt_did(bed, town, start):
+    """The record of its end begins with the broker's counts, also of one that was cancelled and had to be killed."""
+    start("medium")
+    while town["quiet"].came.acquire(blocking=False):
+        continue  # what other tests left
+    done, refused, held = (
+        bed.enqueue("medium@1", name=f"told-{what}", host="web-1", what=what) for what in ("urllib", "address", "hold")
+    )
+    assert town["quiet"].came.acquire(timeout=20)
+    bed.producer.cancel([held], "not wanted")
+
+    states = [bed.ended(job).state for job in (done, refused, held)]
+
+    records = [json.loads(line) for line in bed.audit().splitlines()]
+    told = {(each["job_id"], each["event"]): each["detail"] for each in records}
+    assert ["completed", "quarantined", "cancelled"] == states
+    assert re.fullmatch(r"egress connects=[12] refused=0", told[done, "completed"])
+    assert told[refused, "quarantined"].startswith("egress connects=0 refused=1; PermissionError")
+    assert re.fullmatch(r"egress connects=[12] refused=0", told[held, "cancelled"])
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "wedged"])

@@ -101,11 +101,11 @@ class PostgresConsumer(Ledger):
         within_batch(settlements)
         if not settlements:
             return []
-        asked = self._ended(settlements)
+        asked, used = self._ended(settlements), wire.used(settlements)
         try:
-            found = self.call("settle", *asked, BOOL(False))
+            found = self.call("settle", *asked, BOOL(False), *used)
         except LostAnswerError:
-            found = self.call("settle", *asked, BOOL(True))
+            found = self.call("settle", *asked, BOOL(True), *used)
         return [rows.settled(row) for row in found]
 
     def turn(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
@@ -113,12 +113,13 @@ class PostgresConsumer(Ledger):
         within_batch(settlements)
         if not settlements or n <= 0 or not accepts:
             return Turn(tuple(self.settle(settlements)), tuple(self.claim(n, accepts)))
-        asked = (*self._ended(settlements), INT8(n), TEXT.many(accepts), TEXT(self._worker))
+        used = wire.used(settlements)
+        asked = (*self._ended(settlements), INT8(n), TEXT.many(accepts), TEXT(self._worker), *used)
         try:
             found = self.call("turn", *asked)
         except LostAnswerError:
             # What it settled is found by asking again; the leases of what it may have claimed simply end.
-            again = self.call("settle", *self._ended(settlements), BOOL(True))
+            again = self.call("settle", *self._ended(settlements), BOOL(True), *used)
             return Turn(tuple(map(rows.settled, again)), ())
         settled = tuple(rows.settled(rows.of_turn(row)) for row in found if row["settled_id"])
         grants = [self._grant(row) for row in found if not row["settled_id"]]

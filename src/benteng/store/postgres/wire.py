@@ -298,6 +298,16 @@ def settlement(given: Settlement) -> tuple[Any, ...]:
     )
 
 
+def used(given: Sequence[Settlement]) -> tuple[Param, Param]:
+    """Return what attempts did with the network as two arguments; empty ones when none did anything."""
+    if not any(each.connects or each.refused for each in given):
+        return _NO_COUNTS, _NO_COUNTS
+    return INT8.many(each.connects for each in given), INT8.many(each.refused for each in given)
+
+
+_NO_COUNTS = INT8.many(())
+
+
 def type_row(given: TypeRow) -> tuple[Any, ...]:
     """Return a row of job_type as the fields of TYPE_ROW."""
     return (given.name, given.policy, given.sha256)

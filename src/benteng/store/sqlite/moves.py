@@ -52,8 +52,12 @@ def quarantine(
     error: str = "",
     rule: str = "",
     counts: Counts | None = None,
+    used: str = "",
 ) -> State:
-    """Set a job apart with its context, and return where it is. Uncertain at HIGH keeps its resources closed."""
+    """Set a job apart with its context, and return where it is. Uncertain at HIGH keeps its resources closed.
+
+    used    what its attempt did with the network: it begins the record's detail; so also below
+    """
     after = counts or counts_of(row)
     state_to = lifecycle.advance(State(row["state"]), lifecycle.Event.QUARANTINE)
     text = bounded(error)
@@ -61,7 +65,8 @@ def quarantine(
     kept = lifecycle.operation_after(state_to, started=after.starts > 0, reason=reason)
     _leave(tx, row, kept, ended=None, counts=after, error=text, rule=rule)
     event = Event.UNCERTAIN if reason is QuarantineReason.UNCERTAIN else Event.QUARANTINED
-    tx.note(event, row, state_from=row["state"], state_to=state_to, rule=rule, reason=str(reason), detail=text)
+    detail = _detail(used, text)
+    tx.note(event, row, state_from=row["state"], state_to=state_to, rule=rule, reason=str(reason), detail=detail)
     if reason is QuarantineReason.UNCERTAIN and policy_of(tx, row["type"]).closes:
         resources.close(tx, row["id"])
     else:
@@ -75,13 +80,13 @@ def set_apart_new(tx: Tx, seq: int, entry: State, reason: QuarantineReason, *, r
     _expect_one(tx.run(_LEAVE["remove"], {"seqs": as_array([seq]), "state": str(entry)}))
 
 
-def cancel(tx: Tx, row: Row, reason: str, *, counts: Counts | None = None) -> State:
+def cancel(tx: Tx, row: Row, reason: str, *, counts: Counts | None = None, used: str = "") -> State:
     """End a job that somebody does not want any more; its key is freed when it never started."""
     after = counts or counts_of(row)
     state_to = lifecycle.advance(State(row["state"]), lifecycle.Event.CANCEL)
     kept = lifecycle.operation_after(state_to, started=after.starts > 0)
     _leave(tx, row, kept, ended=state_to, counts=after, error=bounded(reason))
-    tx.note(Event.CANCELLED, row, state_from=row["state"], state_to=state_to, reason=reason)
+    tx.note(Event.CANCELLED, row, state_from=row["state"], state_to=state_to, reason=reason, detail=used)
     resources.hand_on(tx, row)
     return state_to
 
@@ -94,6 +99,7 @@ class Completion:
     result: bytes
     result_until: Instant
     keep_until: Instant | None
+    used: str = ""
 
 
 def complete(tx: Tx, completions: Sequence[Completion]) -> State:
@@ -104,7 +110,8 @@ def complete(tx: Tx, completions: Sequence[Completion]) -> State:
     _expect(len(completions), kept)
     for each in completions:
         worker = each.row["worker"] or ""
-        tx.note(Event.COMPLETED, each.row, state_from=State.RUNNING, state_to=state_to, worker=worker)
+        told = {"state_from": State.RUNNING, "state_to": state_to, "worker": worker, "detail": each.used}
+        tx.note(Event.COMPLETED, each.row, **told)
     resources.release(tx, [each.row["id"] for each in completions])
     return state_to
 
@@ -137,6 +144,7 @@ def back(
     alone: bool = False,
     error: str = "",
     rule: str = "",
+    used: str = "",
 ) -> State:
     """Put a running job back to wait: for its due time, its turn or somebody's agreement."""
     state_to = lifecycle.advance(State(row["state"]), step)
@@ -156,9 +164,14 @@ def back(
         ),
     )
     worker = row["worker"] or ""
-    tx.note(event, row, state_from=row["state"], state_to=state_to, worker=worker, rule=rule, detail=text)
+    detail = _detail(used, text)
+    tx.note(event, row, state_from=row["state"], state_to=state_to, worker=worker, rule=rule, detail=detail)
     resources.hand_on(tx, row)
     return state_to
+
+
+def _detail(used: str, error: str) -> str:
+    return "; ".join(each for each in (used, error) if each)
 
 
 def _set_apart(tx: Tx, seq: int, state: str, counts: Counts, **why: str) -> None:

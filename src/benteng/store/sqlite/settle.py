@@ -36,6 +36,7 @@ RESULT_TOO_LARGE = b'{"$error":"the result was larger than result_bytes_max"}'
 """Stands for a result that may not be kept: the work was done, so the job completes (cases.md, C87)."""
 
 SUCCESSORS_MAX = 100
+USED_MAX = 1_000_000_000
 _GOES_BACK = frozenset(set(Disposition) - {Disposition.COMPLETE, Disposition.QUARANTINE})
 _STARTED_UNKNOWN = frozenset({Disposition.CRASH, Disposition.INTERRUPT})
 
@@ -99,7 +100,8 @@ def _complete(tx: Tx, ends: Sequence[_End]) -> list[Settled]:
 def _completion(tx: Tx, end: _End) -> Completion:
     bytes_max, result_until, keep_until = _retention(tx, end.row["type"])
     result = end.asked.result
-    return Completion(end.row, result if len(result) <= bytes_max else RESULT_TOO_LARGE, result_until, keep_until)
+    kept = result if len(result) <= bytes_max else RESULT_TOO_LARGE
+    return Completion(end.row, kept, result_until, keep_until, used=_used(end.asked))
 
 
 def _retention(tx: Tx, type_name: str) -> tuple[int, Instant, Instant | None]:
@@ -138,7 +140,7 @@ def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
     if asked.disposition in _STARTED_UNKNOWN and policy.effect is Effect.ONCE:
         return _quarantined(tx, row, QuarantineReason.UNCERTAIN, asked, spent)
     if row["cancel_asked"] and asked.disposition in _GOES_BACK:
-        return moves.cancel(tx, row, "as asked", counts=_unstarted(spent, asked)), None
+        return moves.cancel(tx, row, "as asked", counts=_unstarted(spent, asked), used=_used(asked)), None
     limits = policy.limits
     match asked.disposition:
         case Disposition.COMPLETE:
@@ -240,7 +242,8 @@ def _held(tx: Tx, row: Row, asked: Settlement) -> Ending:
 
 
 def _quarantined(tx: Tx, row: Row, reason: QuarantineReason, asked: Settlement, counts: Counts) -> Ending:
-    return moves.quarantine(tx, row, reason, error=asked.error, rule=asked.rule, counts=counts), reason
+    ending = moves.quarantine(tx, row, reason, error=asked.error, rule=asked.rule, counts=counts, used=_used(asked))
+    return ending, reason
 
 
 def _back(
@@ -255,9 +258,26 @@ def _back(
     # What was not run has not shown yet whether it was to blame for the crash of its cell.
     alone = asked.alone or bool(row["alone"] and counts.starts < row["starts"])
     state = moves.back(
-        tx, row, event, step, counts=counts, due_at=due_at, alone=alone, error=asked.error, rule=asked.rule
+        tx,
+        row,
+        event,
+        step,
+        counts=counts,
+        due_at=due_at,
+        alone=alone,
+        error=asked.error,
+        rule=asked.rule,
+        used=_used(asked),
     )
     return state, None
+
+
+def _used(asked: Settlement) -> str:
+    """Return what an attempt did with the network, for its record; an error that looks like it does not pass for it."""
+    connects, refused = (max(0, min(each, USED_MAX)) for each in (asked.connects, asked.refused))
+    if not (connects or refused or asked.error.startswith("egress ")):
+        return ""
+    return f"egress connects={connects} refused={refused}"
 
 
 def _charged(spent: Counts, asked: Settlement) -> Counts:

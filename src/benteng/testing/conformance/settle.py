@@ -46,6 +46,45 @@ class SettlePromises(Promises):
             view.available_at,
         )
 
+    @pytest.mark.parametrize("disposition", list(Disposition))
+    @pytest.mark.parametrize("cancelled", [False, True])
+    def test_what_an_attempt_did_with_the_network_is_in_its_record(
+        self, bench: Bench, disposition: Disposition, *, cancelled: bool
+    ) -> None:
+        """However it ends; the error that people read stays as it was."""
+        grant = bench.started()
+        if cancelled:
+            bench.producer.cancel([grant.job.id], "not wanted")
+
+        bench.settle(settlement(grant, disposition, error="it says", connects=3, refused=1))
+
+        record, view = records(bench.audit())[-1], bench.view(grant.job.id)
+        assert ("running", view.state) == (record["state_from"], record["state_to"])
+        silent = view.state in {State.COMPLETED, State.CANCELLED}
+        assert f"egress connects=3 refused=1{'' if silent else '; it says'}" == record["detail"]
+        assert "egress" not in view.error
+
+    @pytest.mark.parametrize(
+        "counts, error, detail",
+        [
+            ((0, 0), "it says", "it says"),
+            ((0, 0), "egress connects=9 refused=0", "egress connects=0 refused=0; egress connects=9 refused=0"),
+            ((1 << 70, -5), "", "egress connects=1000000000 refused=0"),
+            ((-(1 << 70), 1), "", "egress connects=0 refused=1"),
+        ],
+        ids=["none", "forged", "too-many", "negative"],
+    )
+    def test_counts_of_an_attempt_are_bounded_and_not_forged(
+        self, bench: Bench, counts: tuple[int, int], error: str, detail: str
+    ) -> None:
+        """A detail that begins so was said by the store, whatever text a handler has for its error."""
+        grant = bench.started()
+
+        connects, refused = counts
+        bench.settle(settlement(grant, Disposition.RETRY, error=error, connects=connects, refused=refused))
+
+        assert detail == records(bench.audit())[-1]["detail"]
+
     def test_next_attempt_has_the_next_number(self, bench: Bench) -> None:
         """Attempts are numbered from 1 and say how many crashes, hand-backs and snoozes came before."""
         grant = bench.started()
@@ -410,6 +449,18 @@ class TurnPromises(Promises):
 
         assert [grant.job.id] == [answer.job_id for answer in turn.settled]
         assert [waiter.id] == [each.job.id for each in turn.grants]
+
+    def test_turn_says_what_attempts_did_with_the_network(self, bench: Bench) -> None:
+        """As settle: each record begins with the counts of its own attempt, in whatever order they are told."""
+        bench.admit(*(bench.job() for _ in range(3)))
+        grants = bench.claim(3)[::-1]
+
+        turn = bench.consumer.turn([settlement(g, connects=n) for n, g in enumerate(grants)], 1, [LOW.name])
+        bench.journal.settled(turn.settled)
+
+        told = {each["job_id"]: each["detail"] for each in records(bench.audit()) if each["event"] == "completed"}
+        wanted = ["", "egress connects=1 refused=0", "egress connects=2 refused=0"]
+        assert {g.job.id: text for g, text in zip(grants, wanted, strict=True)} == told
 
     def test_turn_with_nothing(self, bench: Bench) -> None:
         """Nothing to settle and no slot free: an empty answer."""

@@ -31,7 +31,7 @@ begin
   end if;
 end $$;
 
-create or replace function benteng.move_jobs(p_moves benteng.move[], p_now timestamptz) returns text[]
+create or replace function benteng.move_jobs(p_moves benteng.move[], p_now timestamptz, p_used text[] default null) returns text[]
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan
@@ -39,7 +39,7 @@ as $$
 declare
   v_keys text[];
 begin
-  perform benteng.note(p_moves, p_now);
+  perform benteng.note(p_moves, p_now, p_used);
   with moved as materialized (
     select
       j.id, j.state as state_from, j.waits_for, j.resources, j.fence, j.token,

@@ -4,12 +4,14 @@
 --           nothing of it happened but a record of the stale try. The verb keeps the bounds itself, whatever a worker says:
 --           attempts, crashes, hand-backs, snoozes, delays. A cancel asked for wins over going back. The same id twice: the
 --           first counts. Successors: only types in the parent type's list, of at most its tier, by its actor; HIGH ones enter
---           held. p_again: the answer of an earlier try was lost; what that try settled is answered again.
+--           held. p_again: the answer of an earlier try was lost; what that try settled is answered again. p_connects and
+--           p_refused: what each attempt did with the network, for its record; text of a worker cannot pass for it.
 -- Locks     control in row share mode when there are successors; jobs by id, resources by key, operations; then what enter
 --           inserts; tallies.
 -- Order     1 jobs  2 resources  3 decide and move (sees the latest of both)  4 successors  5 wake, in a later snapshot  6 tallies
 create or replace function benteng_v1.settle(
-  p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean)
+  p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean,
+  p_connects bigint[] default '{}', p_refused bigint[] default '{}')
 returns setof benteng_v1.settled
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -21,11 +23,12 @@ begin
   if p_successors <> '{}' then
     lock table benteng.control in row share mode;
   end if;
-  return query select s.* from benteng.end_attempts(v_me, p_settlements, p_successors, p_again) s;
+  return query select s.* from benteng.end_attempts(v_me, p_settlements, p_successors, p_again, p_connects, p_refused) s;
 end $$;
 
 create or replace function benteng.end_attempts(
-  p_me benteng.login, p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean)
+  p_me benteng.login, p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean,
+  p_connects bigint[], p_refused bigint[])
 returns setof benteng_v1.settled
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -37,12 +40,14 @@ declare
   v_ids    uuid[];
   v_ords   bigint[];
   v_moves  benteng.move[];
+  v_used   text[];
   v_keys   text[];
   v_heirs  benteng_v1.entrance[];
   v_owners text[];
   v_codes  text[];
 begin
-  if cardinality(p_settlements) > 1000 or cardinality(p_successors) > 10000 then
+  if cardinality(p_settlements) > 1000 or cardinality(p_successors) > 10000
+      or cardinality(p_connects) > 1000 or cardinality(p_refused) > 1000 then
     raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
   end if;
   select array_agg(l.id)
@@ -152,9 +157,17 @@ begin
              when d.ending = 'complete' and octet_length(d.result) > d.result_bytes_max
                then '{"$error":"the result was larger than result_bytes_max"}'::bytea
              when d.ending = 'complete' then d.result
-           end)::benteng.move order by d.ord)
-  into v_ords, v_moves
-  from decided d;
+           end)::benteng.move order by d.ord),
+         array_agg(
+           case when u.connects + u.refused > 0 or d.error like 'egress %' then
+             format('egress connects=%s refused=%s', u.connects, u.refused)
+           end order by d.ord)
+  into v_ords, v_moves, v_used
+  from decided d
+  cross join lateral (
+    select
+      least(greatest(coalesce(p_connects[d.ord::integer], 0), 0), 1000000000) as connects,
+      least(greatest(coalesce(p_refused[d.ord::integer], 0), 0), 1000000000) as refused) u;
 
   -- Who the parents are must be read before they are gone.
   if p_successors <> '{}' and v_moves is not null then
@@ -191,7 +204,7 @@ begin
   end if;
 
   if v_moves is not null then
-    v_keys := benteng.move_jobs(v_moves, v_now);
+    v_keys := benteng.move_jobs(v_moves, v_now, v_used);
   end if;
   if v_heirs is not null then
     perform 1 from benteng.enter(v_heirs, v_owners, v_codes, v_now);
