@@ -105,6 +105,22 @@ TWINS = (
         "costs_no_more and low-50",
         COSTS,
     ),
+    twin(
+        "admitted-one-by-one",
+        f"{STORE}/admission.py",
+        "    if not entrances:\n",
+        "    if entrances[1:]:\n        return [enter(tx, [each])[0] for each in entrances]\n    if not entrances:\n",
+        "costs_no_more and low-50",
+        COSTS,
+    ),
+    twin(
+        "index-of-a-key-written-again",
+        f"{STORE}/queries/leave.sql",
+        "set state = :operation_state, ended = :ended",
+        "set state = :operation_state, freed = 0, ended = :ended",
+        "costs_no_more and low-1",
+        COSTS,
+    ),
     # -- hints
     twin(
         "hint-not-sent", f"{STORE}/store.py", "            hints.ring(self.place.path, pools)\n", "", "many_jobs", HINTS
@@ -222,6 +238,44 @@ TWINS = (
         "1 + coalesce((",
         "1 + 0 * coalesce((",
         "epoch",
+    ),
+    # -- sets on their way in
+    twin(
+        "set-not-looked-at",
+        f"{STORE}/admission.py",
+        "        self._owners[_operation(entrance)] = columns | {",
+        "        _ = columns | {",
+        "same_operation_twice",
+    ),
+    twin(
+        "repeated-id-looked-up-only",
+        f"{STORE}/admission.py",
+        "_REPEATED if at in repeated else ",
+        "",
+        "same_id_twice_in_a_batch_enters",
+    ),
+    twin(
+        "depth-of-the-set-not-counted",
+        f"{STORE}/admission.py",
+        "if len(self.entering) >= self._room:",
+        "if self._room <= 0:",
+        "cannot_fill or depth_counts",
+        "tests/store/test_sqlite_rows.py",
+    ),
+    twin(
+        "depth-without-what-waits",
+        f"{STORE}/queries/admit.sql",
+        "     + (select count(*) from job where state in ('scheduled', 'blocked', 'held') and origin = :origin)\n",
+        "",
+        "depth_counts",
+        "tests/store/test_sqlite_rows.py",
+    ),
+    twin(
+        "operation-outlived-by-its-result",
+        f"{STORE}/settle.py",
+        "            result_until = min(result_until, keep_until)\n",
+        "            pass\n",
+        "goes_in_time",
     ),
     # -- admission and switches
     twin(

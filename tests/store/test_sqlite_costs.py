@@ -25,12 +25,12 @@ class Cost:
 
 
 COSTS = {
-    ("low", 1): Cost(60, 3, 140),
-    ("low", 50): Cost(10.5, 0.06, 7.5),
-    ("medium", 1): Cost(60, 3, 140),
-    ("medium", 50): Cost(10.5, 0.06, 7.5),
-    ("high", 1): Cost(65, 3, 165),
-    ("high", 50): Cost(18.5, 0.06, 8),
+    ("low", 1): Cost(60, 3, 101),
+    ("low", 50): Cost(7.5, 0.06, 6.6),
+    ("medium", 1): Cost(60, 3, 101),
+    ("medium", 50): Cost(7.5, 0.06, 6.6),
+    ("high", 1): Cost(65, 3, 126),
+    ("high", 50): Cost(15.5, 0.06, 7),
 }
 """(tier, jobs together) -> what one of them may cost: in by one call, claimed and ended by turns."""
 

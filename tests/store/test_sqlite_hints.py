@@ -77,7 +77,7 @@ def test_what_was_not_committed_tells_nobody(bench, ledger, tmp_path):
 
     def admit_and_lose_the_file():
         with producer.writing() as tx:
-            enter(tx, Entrance(job, tx.origin))
+            enter(tx, [Entrance(job, tx.origin)])
             ledger.path.rename(away)
 
     with pytest.raises(StoreUnavailable, match="moved"):

@@ -7,6 +7,7 @@ from contextlib import closing
 import msgspec
 import pytest
 
+from benteng.clock import SECOND
 from benteng.decide import Disposition
 from benteng.errors import PolicyError
 from benteng.evidence import ControlMode
@@ -226,6 +227,35 @@ def test_origin_cannot_fill_the_queue(bench, monkeypatch):
     assert bench.admitted()
 
 
+def test_depth_counts_a_job_in_each_active_state_once(bench, monkeypatch):
+    """Each state is counted by another index; what waits, runs or is held takes room like what is ready."""
+    before = bench.admit(*(bench.job(HIGH, operation=name, resources=("host:a",)) for name in "12"))
+    bench.claim(2)  # one runs, one is blocked behind it
+    held = Admission(bench.job(), State.HELD, "F1", "a reason")
+    later = Admission(bench.job(available_at=bench.clock() + 60 * SECOND))
+    before += bench.producer.admit([held, later, Admission(bench.job())])
+    states = {bench.state(receipt.job_id) for receipt in before}
+    monkeypatch.setattr(admission, "DEPTH_MAX", len(before) + 1)
+
+    receipts = bench.producer.admit([Admission(bench.job()) for _ in range(2)])
+
+    assert ACTIVE == states
+    assert ["", "S-depth"] == [receipt.rule for receipt in receipts]
+
+
+@pytest.mark.usefixtures("bench")
+def test_depth_of_a_deep_queue_is_counted_from_indexes(ledger):
+    """Once an origin is near its depth each call counts: no row of a job is read for those that wait."""
+    with closing(sqlite3.connect(ledger.path)) as raw:
+        plan = [row[3] for row in raw.execute(f"explain query plan {statements('admit')['depth']}", {"origin": "o"})]
+
+    assert [
+        "SCAN job USING COVERING INDEX job_ready",
+        "SEARCH job USING COVERING INDEX job_origin",
+        "SCAN job USING INDEX job_lease",
+    ] == [step.partition(" (")[0] for step in plan if " job " in step]
+
+
 def test_flood_of_refusals_is_counted_and_summed_up(bench, by_hand):
     """Beyond a rate refusals are only counted; one record says so at once, and one sums the minute up."""
     flood = [Refusal(LOW.name, "svc:x", "r", "F9", "no") for _ in range(500)]
@@ -341,8 +371,8 @@ PLANS = [
     ("stage", "late", "SEARCH job USING INDEX job_expires"),
     ("resource", "waiter", "SEARCH job USING INDEX job_waits"),
     ("resource", "release", "SEARCH resource USING INDEX resource_holder"),
-    ("admit", "owner", "SEARCH o USING INDEX operation_key"),
-    ("admit", "depth", "SEARCH job USING COVERING INDEX job_origin"),
+    ("admit", "owners", "SEARCH o USING INDEX operation_key"),
+    ("admit", "taken", "SEARCH o USING COVERING INDEX sqlite_autoindex_operation_1"),
     ("admit", "span", "SEARCH job"),
     ("refuse", "untold", "SEARCH tally USING INDEX tally_open"),
     ("purge", "results", "SEARCH operation USING INDEX operation_result"),

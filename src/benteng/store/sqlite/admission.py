@@ -1,16 +1,17 @@
-"""Let one job in: the store's own checks, the operation it reserves, and the state in which it enters.
+"""Let jobs in: the store's own checks, the operations they reserve, and the states in which they enter.
 
 The gate has judged already; what is checked here is what the gate cannot be trusted with or cannot see in time: origin,
-policy, limits, switches, and whether the operation exists. First refusal counts.  Trust: nothing of the job.
+policy, limits, switches, and whether the operation exists. First refusal counts. Jobs of one call are decided in order,
+as if each had entered before the next was looked at, and are written together.  Trust: nothing of a job.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from benteng.audit import Event
-from benteng.errors import StoreDamaged
 from benteng.evidence import ControlMode
 from benteng.job import Job, sha256_hex
 from benteng.lifecycle import ENTRY, QuarantineReason, State
@@ -23,7 +24,7 @@ from benteng.store.sqlite.policies import TypeFact, type_fact
 from benteng.store.sqlite.rows import HEX_64, JOB_ID, encode
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import INSTANT_MAX, Row, Tx
-from benteng.store.sqlite.text import bounded
+from benteng.store.sqlite.text import as_array, bounded
 
 _ADMIT = statements("admit")
 
@@ -57,19 +58,92 @@ class Refusal:
     suspicious: bool = False
 
 
-def enter(tx: Tx, entrance: Entrance) -> Receipt:
-    """Let the job in, or say why not. Whatever comes out is recorded."""
-    refusal = refusal_of(tx, entrance)
-    if refusal:
-        return refuse(tx, entrance, refusal)
-    owner = tx.one(_ADMIT["owner"], {"key": entrance.job.operation_key, "type": entrance.job.type})
-    if owner:
-        return _known(tx, entrance, owner)
-    if tx.one(_ADMIT["id_taken"], {"id": entrance.job.id}):
-        return refuse(tx, entrance, Refusal("S-id", "the job id belongs to another operation", suspicious=True))
-    if _is_full(tx, entrance.origin):
-        return refuse(tx, entrance, Refusal("S-depth", f"the origin has {DEPTH_MAX} jobs waiting"))
-    return _admit(tx, entrance)
+_Owner = Mapping[str, Any] | Row
+"""The job to which an operation belongs: its id, origin, payload digest, state and result."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entering:
+    """A job that enters: its columns, and the state in which it does."""
+
+    entrance: Entrance
+    columns: dict[str, Any]
+    state: State
+
+
+_REPEATED = Refusal("S-id", "the job id is repeated in the batch", suspicious=True)
+_TAKEN = Refusal("S-id", "the job id belongs to another operation", suspicious=True)
+_FULL = Refusal("S-depth", f"the origin has {DEPTH_MAX} jobs waiting")
+
+
+def enter(tx: Tx, entrances: Sequence[Entrance]) -> list[Receipt]:
+    """Let jobs of one origin in, or say why not: a receipt for each, in order. Whatever comes out is recorded."""
+    if not entrances:
+        return []
+    repeated = _repeated(entrances)
+    refused = [_REPEATED if at in repeated else refusal_of(tx, each) for at, each in enumerate(entrances)]
+    hall = _Hall(tx, [entrance for entrance, refusal in zip(entrances, refused, strict=True) if refusal is None])
+    receipts = [
+        refuse(tx, entrance, refusal) if refusal else hall.receive(entrance)
+        for entrance, refusal in zip(entrances, refused, strict=True)
+    ]
+    _write(tx, hall.entering, after=hall.last)
+    return receipts
+
+
+class _Hall:
+    """Where the jobs of one call meet what the ledger knows, and each other."""
+
+    def __init__(self, tx: Tx, entrances: Sequence[Entrance]) -> None:
+        self._tx = tx
+        self._owners: dict[tuple[str, str], _Owner] = _owners(tx, entrances)
+        self._taken = _taken(tx, entrances)
+        self.last, self._room = _last_and_room(tx, entrances)
+        self.entering: list[_Entering] = []
+
+    def receive(self, entrance: Entrance) -> Receipt:
+        """Answer one that broke no rule: it has an owner, or may not enter beside the others, or it enters."""
+        owner = self._owners.get(_operation(entrance))
+        if owner:
+            return _known(self._tx, entrance, owner)
+        if entrance.job.id in self._taken:
+            return refuse(self._tx, entrance, _TAKEN)
+        if len(self.entering) >= self._room:
+            return refuse(self._tx, entrance, _FULL)
+        return self._admit(entrance)
+
+    def _admit(self, entrance: Entrance) -> Receipt:
+        tx, job = self._tx, entrance.job
+        columns = encode(job) | {"parent": entrance.parent, "now": tx.now}
+        entering = _Entering(entrance, columns, _entry_state(tx, entrance))
+        self.entering.append(entering)
+        if ("depth", entrance.origin) in tx.memo:
+            tx.memo["depth", entrance.origin] += 1
+        self._owners[_operation(entrance)] = columns | {"job_id": job.id, "state": entering.state, "result": None}
+        _note(tx, entering)
+        return Receipt(Disposal.ADMITTED, job.id, entering.state, entrance.rule, entrance.reason)
+
+
+def _repeated(entrances: Sequence[Entrance]) -> set[int]:
+    """Return the places of those whose job id stands before them in the same call."""
+    first = {entrance.job.id: at for at, entrance in reversed(list(enumerate(entrances)))}
+    return set(range(len(entrances))) - set(first.values())
+
+
+def _operation(entrance: Entrance) -> tuple[str, str]:
+    """Return what names an operation: its key and, as in the column `name`, its type without the major."""
+    return entrance.job.operation_key, entrance.job.type.partition("@")[0]
+
+
+def _owners(tx: Tx, entrances: Sequence[Entrance]) -> dict[tuple[str, str], _Owner]:
+    rows = tx.all(_ADMIT["owners"], {"operations": as_array([_operation(entrance) for entrance in entrances])})
+    return {(row["key"], row["name"]): row for row in rows}
+
+
+def _taken(tx: Tx, entrances: Sequence[Entrance]) -> set[str]:
+    """Return which job ids the ledger has seen already."""
+    rows = tx.all(_ADMIT["taken"], {"ids": as_array([entrance.job.id for entrance in entrances])})
+    return {row["job_id"] for row in rows}
 
 
 def refuse(tx: Tx, entrance: Entrance, refusal: Refusal) -> Receipt:
@@ -147,7 +221,7 @@ def _against_rules(tx: Tx, entrance: Entrance, fact: TypeFact) -> Refusal | None
     return None
 
 
-def _known(tx: Tx, entrance: Entrance, owner: Row) -> Receipt:
+def _known(tx: Tx, entrance: Entrance, owner: _Owner) -> Receipt:
     """Answer for an operation that exists: the first receipt, or a conflict; to another origin without a name."""
     job = entrance.job
     if owner["origin"] != entrance.origin:
@@ -162,34 +236,16 @@ def _known(tx: Tx, entrance: Entrance, owner: Row) -> Receipt:
     return Receipt(Disposal.DUPLICATE, owner["job_id"], State(owner["state"]), result=owner["result"])
 
 
-def _admit(tx: Tx, entrance: Entrance) -> Receipt:
-    job = entrance.job
-    state = _entry_state(tx, entrance)
-    columns = encode(job) | {"parent": entrance.parent, "now": tx.now}
-    reserved = tx.one(_ADMIT["reserve"], columns)
-    if reserved is None:
-        raise StoreDamaged("a reservation returned nothing")
-    seq = reserved["seq"]
-    due_at = max(job.available_at, tx.now)
-    # A diverted job is set apart from a row like any other, so that it keeps the same context.
-    entry = State.HELD if state is State.QUARANTINED else state
-    why = {"rule": bounded(entrance.rule), "error": bounded(entrance.reason)}
-    tx.run(_ADMIT["insert"], columns | why | {"seq": seq, "state": str(entry), "due_at": due_at})
-    tx.many(_ADMIT["names_resource"], [{"key": key, "seq": seq} for key in job.refs.resources])
-    if state is State.QUARANTINED:
-        moves.set_apart_new(tx, seq, entry, QuarantineReason.DIVERTED, rule=entrance.rule, error=entrance.reason)
-    if ("depth", entrance.origin) in tx.memo:
-        tx.memo["depth", entrance.origin] += 1
-    event = _ENTRY_EVENTS.get(state, Event.ADMITTED)
-    row: Any = columns | {"attempts": 0, "fence": 0}
+def _note(tx: Tx, entering: _Entering) -> None:
+    entrance = entering.entrance
+    row: Any = entering.columns | {"attempts": 0, "fence": 0}
     said = {
         "rule": entrance.rule,
         "reason": entrance.reason,
-        "resources": job.refs.resources,
+        "resources": entrance.job.refs.resources,
         "detail": entrance.parent,
     }
-    tx.note(event, row, state_to=state, **said)
-    return Receipt(Disposal.ADMITTED, job.id, state, entrance.rule, entrance.reason)
+    tx.note(_ENTRY_EVENTS.get(entering.state, Event.ADMITTED), row, state_to=entering.state, **said)
 
 
 _ENTRY_EVENTS = {State.HELD: Event.HELD, State.QUARANTINED: Event.DIVERTED}
@@ -207,15 +263,52 @@ def _entry_state(tx: Tx, entrance: Entrance) -> State:
     return State.SCHEDULED if job.available_at > tx.now else State.READY
 
 
-def _is_full(tx: Tx, origin: str) -> bool:
+def _last_and_room(tx: Tx, entrances: Sequence[Entrance]) -> tuple[int, int]:
+    """Return the last number in line, and how many more jobs the origin may have: counted only when that is close."""
+    span = tx.one(_ADMIT["span"])
+    last, jobs = (span["last"], span["jobs"]) if span else (0, 0)
+    if entrances and jobs + len(entrances) > DEPTH_MAX:
+        jobs = _depth(tx, entrances[0].origin)
+    return last, DEPTH_MAX - jobs
+
+
+def _depth(tx: Tx, origin: str) -> int:
+    """Return how many active jobs an origin has: counted once in a transaction, and what enters is added."""
     memo = ("depth", origin)
     if memo not in tx.memo:
-        span = tx.one(_ADMIT["span"])
-        if span is not None and span["jobs"] < DEPTH_MAX:
-            return False
-        depth = tx.one(_ADMIT["depth"], {"origin": origin})
-        tx.memo[memo] = depth["jobs"] if depth else 0
-    return tx.memo[memo] >= DEPTH_MAX
+        row = tx.one(_ADMIT["depth"], {"origin": origin})
+        tx.memo[memo] = row["jobs"] if row else 0
+    return tx.memo[memo]
+
+
+def _write(tx: Tx, entering: Sequence[_Entering], *, after: int) -> None:
+    """Reserve the operations, then insert the jobs."""
+    rows = [_row(tx, each, seq) for seq, each in enumerate(entering, after + 1)]
+    tx.many(_ADMIT["reserve"], rows)
+    tx.many(_ADMIT["insert"], rows)
+    numbered = [(row["seq"], each.entrance) for row, each in zip(rows, entering, strict=True)]
+    names = [{"key": key, "seq": seq} for seq, entrance in numbered for key in entrance.job.refs.resources]
+    tx.many(_ADMIT["names_resource"], names)
+    for (seq, entrance), each in zip(numbered, entering, strict=True):
+        if each.state is State.QUARANTINED:
+            why = {"rule": entrance.rule, "error": entrance.reason}
+            moves.set_apart_new(tx, seq, _waiting(each.state), QuarantineReason.DIVERTED, **why)
+
+
+def _row(tx: Tx, entering: _Entering, seq: int) -> dict[str, Any]:
+    entrance = entering.entrance
+    return entering.columns | {
+        "seq": seq,
+        "state": str(_waiting(entering.state)),
+        "due_at": max(entrance.job.available_at, tx.now),
+        "rule": bounded(entrance.rule),
+        "error": bounded(entrance.reason),
+    }
+
+
+def _waiting(state: State) -> State:
+    """Return the state of the row in `job`: a diverted one is set apart from a row, so that it keeps the context."""
+    return State.HELD if state is State.QUARANTINED else state
 
 
 def _record(tx: Tx, entrance: Entrance, rule: str, reason: str, *, suspicious: bool = False, detail: str = "") -> None:

@@ -23,7 +23,7 @@ from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Ledger, Tx
 from benteng.store.sqlite.text import REASON_BYTES_MAX, as_array, bounded
 
-_ADMIT = statements("admit")
+_EVIDENCE = statements("evidence")
 _JOB_TYPE = statements("job_type")
 _REGISTRY = statements("registry")
 
@@ -148,7 +148,7 @@ def needed(reason: str) -> str:
 
 
 def _origin(tx: Tx, question: Question) -> str:
-    owner = tx.one(_ADMIT["owner"], {"key": bounded(question.operation_key), "type": bounded(question.type)})
+    owner = tx.one(_EVIDENCE["operation"], {"key": bounded(question.operation_key), "type": bounded(question.type)})
     return tx.origin if owner is None else owner["origin"]
 
 

@@ -44,7 +44,9 @@ class SqliteProducer(Ledger):
             _refuse_weaker(tx, admissions)
             for refusal in refusals:
                 _record(tx, refusal)
-            return _admit_all(tx, admissions)
+            return admission.enter(
+                tx, [Entrance(each.job, tx.origin, each.entry, each.rule, each.reason) for each in admissions]
+            )
 
     def status(self, job_ids: Sequence[str]) -> list[Status]:
         """See Producer.status."""
@@ -71,20 +73,6 @@ def _refuse_weaker(tx: Tx, admissions: Sequence[Admission]) -> None:
     wanted = max((each.durability for each in admissions), default=Durability.D0)
     if wanted is not Durability.D0:
         refuse_weaker(durability(tx), wanted)
-
-
-def _admit_all(tx: Tx, admissions: Sequence[Admission]) -> list[Receipt]:
-    receipts: list[Receipt] = []
-    seen: set[str] = set()
-    for one in admissions:
-        entrance = Entrance(one.job, tx.origin, one.entry, one.rule, one.reason)
-        if one.job.id in seen:
-            repeated = admission.Refusal("S-id", "the job id is repeated in the batch", suspicious=True)
-            receipts.append(admission.refuse(tx, entrance, repeated))
-        else:
-            receipts.append(admission.enter(tx, entrance))
-        seen.add(one.job.id)
-    return receipts
 
 
 def _record(tx: Tx, refusal: Refusal) -> None:

@@ -63,10 +63,8 @@ create table operation (
 ) strict;
 create unique index operation_key on operation (key, name) where not freed;
 create index operation_freed on operation (key, name, epoch) where freed;
-create index operation_ended on operation (ended, seq) where ended is not null;
-create index operation_request on operation (request_id, seq) where request_id <> '';
 create index operation_result on operation (result_until) where result is not null;
-create index operation_keep on operation (keep_until) where keep_until is not null;
+create index operation_keep on operation (keep_until) where keep_until is not null and result is null;  -- a result goes first
 
 create table job (
   seq            integer primary key,           -- = operation.seq
@@ -117,7 +115,7 @@ create index job_due on job (due_at) where state = 'scheduled';
 create index job_lease on job (lease_until) where state = 'running';
 create index job_expires on job (expires_at) where expires_at > 0 and state <> 'running';
 create index job_waits on job (waits_for, state, priority, due_at, seq) where waits_for is not null;
-create index job_origin on job (origin);
+create index job_origin on job (origin, state) where state in ('scheduled', 'blocked', 'held');  -- see admit.sql, depth
 
 create table job_resource (                     -- which jobs ever named a resource: for people
   key text not null,

@@ -110,8 +110,11 @@ def _retention(tx: Tx, type_name: str) -> tuple[int, Instant, Instant | None]:
     if memo not in tx.memo:
         limits = policy_of(tx, type_name).limits
         keep = limits.operation_keep_seconds
-        until = tx.after(limits.result_keep_seconds), None if keep is None else tx.after(keep)
-        tx.memo[memo] = (limits.result_bytes_max, *until)
+        keep_until = None if keep is None else tx.after(keep)
+        result_until = tx.after(limits.result_keep_seconds)
+        if keep_until is not None:  # purge.sql takes an operation only after its result
+            result_until = min(result_until, keep_until)
+        tx.memo[memo] = (limits.result_bytes_max, result_until, keep_until)
     return tx.memo[memo]
 
 
@@ -163,13 +166,15 @@ def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
 
 def _completed(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
     state = moves.complete(tx, [_completion(tx, _End(row, asked))])
+    listed: list[Entrance] = []
     for position, successor in enumerate(asked.successors):
         entrance = Entrance(successor, origin=row["origin"], parent=row["id"])
         refusal = _no_successor(row, entrance, policy, position)
         if refusal:
             admission.refuse(tx, entrance, refusal)
         else:
-            admission.enter(tx, _agreed(entrance))
+            listed.append(_agreed(entrance))
+    admission.enter(tx, listed)
     return state, None
 
 

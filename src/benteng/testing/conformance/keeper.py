@@ -261,6 +261,22 @@ class PurgePromises(Promises):
 
         assert Disposal.ADMITTED is receipt.disposal
 
+    def test_operation_goes_in_time_however_long_results_are_kept(self, bench: Bench) -> None:
+        """A type may keep results longer than operations: the operation does not outlive its own time."""
+        keeps = make_policy("t.keeps@1", limits={"operation_keep_seconds": 86_400.0, "result_keep_seconds": 1e9})
+        bench.operator.apply_types([type_row(keeps)], "a reason")
+        done = bench.admitted(keeps, operation="a")
+        (grant,) = bench.claim(1, [keeps.name])
+        bench.settle(settlement(grant, result=b"1"))
+        bench.advance(86_401)
+        while bench.keeper.purge(100):
+            pass
+
+        (receipt,) = bench.admit(bench.job(keeps, operation="a"))
+
+        assert Disposal.ADMITTED is receipt.disposal
+        assert not bench.producer.status([done.id])
+
     def test_purge_is_bounded_and_leaves_the_rest(self, bench: Bench) -> None:
         """Up to n rows a call; jobs that are active, quarantined or HIGH are never purged."""
         active = bench.admitted(priority=9)

@@ -3,29 +3,29 @@
 -- Promise   one operation row for every job; of all callers with one key exactly one is admitted, and the others get its
 --           receipt (duplicate), or conflict. A freed key is taken by a new row with the next epoch.
 -- Locks     inside the verb's immediate transaction: nobody admits at the same time.
--- Order     look for the owner, reserve the operation, then insert the job. Takes no existing row.
+-- Order     look for the owners, reserve the operations, then insert the jobs. Takes no existing row.
 
--- name: owner
-select o.job_id, o.origin, o.payload_sha256, o.state as operation_state, o.result,
+-- name: owners
+-- operations: (key, name) of each.
+select o.key, o.name, o.job_id, o.origin, o.payload_sha256, o.result,
        coalesce(j.state, case when q.seq is not null then 'quarantined' end, o.ended) as state
-from operation o
+from json_each(:operations) a
+cross join operation o on o.key = json_extract(a.value, '$[0]') and o.name = json_extract(a.value, '$[1]')
 left join job j on j.seq = o.seq
 left join quarantine q on q.seq = o.seq
-where o.key = :key
-  and o.name = substr(:type, 1, instr(:type, '@') - 1)
-  and not o.freed;
+where not o.freed;
 
--- name: id_taken
-select 1
-from operation
-where job_id = :id;
+-- name: taken
+select o.job_id
+from json_each(:ids) a
+cross join operation o on o.job_id = a.value;
 
 -- name: reserve
 insert into operation (
-  job_id, key, epoch, state, freed, payload_sha256, type, tier, origin, actor, request_id, priority, policy_sha256,
+  seq, job_id, key, epoch, state, freed, payload_sha256, type, tier, origin, actor, request_id, priority, policy_sha256,
   refs, parent, summary, generation, admitted_at)
 values (
-  :id, :operation_key,
+  :seq, :id, :operation_key,
   1 + coalesce((
     select max(epoch)
     from operation
@@ -33,8 +33,7 @@ values (
       and name = substr(:type, 1, instr(:type, '@') - 1)
       and freed), 0),
   'reserved', 0, :payload_sha256, :type, :tier, :origin, :actor, :request_id, :priority, :policy_sha256,
-  :refs, :parent, :summary, :generation, :now)
-returning seq;
+  :refs, :parent, :summary, :generation, :now);
 
 -- name: insert
 insert into job (
@@ -52,10 +51,13 @@ values (:key, :seq)
 on conflict do nothing;
 
 -- name: span
--- An upper bound of the number of active jobs, without counting them: both ends of the table, in a select each.
-select coalesce((select max(seq) from job) - (select min(seq) from job) + 1, 0) as jobs;
+-- The last number in line, and an upper bound of the number of active jobs without counting them: both ends of the
+-- tables, in a select each.
+select coalesce((select max(seq) from operation), 0) as last,
+       coalesce((select max(seq) from job) - (select min(seq) from job) + 1, 0) as jobs;
 
 -- name: depth
-select count(*) as jobs
-from job
-where origin = :origin;
+-- Each of the active states by the index that has it anyway, so that a job is in no index for this count alone.
+select (select count(*) from job where state = 'ready' and origin = :origin)
+     + (select count(*) from job where state in ('scheduled', 'blocked', 'held') and origin = :origin)
+     + (select count(*) from job where state = 'running' and origin = :origin) as jobs;

@@ -30,8 +30,9 @@ where seq = :seq
   and state = 'reserved';
 
 -- name: complete
+-- `freed` is not named: it is 0 before and after, and SQLite would write the key's index again.
 update operation
-set state = :operation_state, freed = 0, ended = :ended, attempts = :attempts, crashes = :crashes, starts = :starts,
+set state = :operation_state, ended = :ended, attempts = :attempts, crashes = :crashes, starts = :starts,
     fence = :fence, error = '', rule = '', finished_at = :finished_at, result = :result, result_until = :result_until,
     keep_until = :keep_until
 where seq = :seq

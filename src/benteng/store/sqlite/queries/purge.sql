@@ -2,6 +2,8 @@
 --
 -- Promise   only results past their retention and completed operations past theirs; HIGH has none (null). Tallies
 --           whose sum was told go after a week: no breaker looks back so far.
+-- Order     results before operations: no result is kept longer than its operation (settle.py), and so an operation is
+--           in operation_keep only once its result has gone, which no settlement has to pay for.
 
 -- name: results
 update operation
@@ -18,6 +20,7 @@ delete from operation
 where seq in (
   select seq from operation
   where keep_until is not null
+    and result is null
     and keep_until <= :now
     and state = 'completed'
   order by keep_until
