@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -147,3 +149,12 @@ def test_a_zygote_becomes_the_user_of_its_pool(tmp_path):
             os._exit(code)
 
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_supervisor_does_not_carry_the_broker():
+    """What a worker starts with has no code of the egress broker in its memory: another process is the broker."""
+    program = "import sys, benteng.worker.launch; print([name for name in sys.modules if name.endswith('broker')])"
+
+    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+
+    assert "[]\n" == answer.stdout

@@ -15,7 +15,6 @@ from typing import Final, Protocol
 
 from benteng.errors import PolicyError
 from benteng.policy import Tier
-from benteng.worker.egress import trial
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import basic, layers, probe, programs, roots
 from benteng.worker.sandbox.layers import LAYERS, Seen
@@ -195,6 +194,8 @@ def _check_layers(site: Site, tier: Tier, there: frozenset[str], say: Say) -> No
     egress = bool(site.pool.egress)
     absent = layers.missing(tier, _there(site.pool, there) | layers.waived(site.pool.waive), egress=egress)
     if egress and NURSED.intersection(absent):
+        from benteng.worker.egress import trial
+
         text = f"pool {site.pool.name} has egress, and this host can have no egress broker"
         raise PolicyError("W-egress", text, fix=trial.reason())
     if site.dev:
