@@ -9,6 +9,7 @@ import os
 import smtplib
 import socket
 import ssl
+import subprocess
 import time
 import urllib.request
 from pathlib import Path
@@ -185,7 +186,18 @@ def _interrupted() -> str:
     return _urllib()
 
 
+def _curl(url: str) -> str:
+    """Return what curl says, or how it failed and its status."""
+    words = ["/usr/bin/curl", "-sS", "--max-time", "10", "--cacert", str(HERE / "ca.pem"), url]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
+
+
 TRICKS = {
+    "curl": lambda: _curl(_url("https")),
+    "curl-unlisted": lambda: _curl(f"http://localhost:{PLACES['unlisted']}/"),
+    "curl-name": lambda: _curl("https://evil.example.org/"),
+    "curl-address": lambda: _curl(f"http://127.0.0.1:{PLACES['unlisted']}/"),
     "unlisted": _unlisted,
     "address": _address,
     "name": _name,
