@@ -16,6 +16,9 @@ LOG = "tests/store/postgres/test_audit_order.py"
 ANSWERS = "tests/store/postgres/test_connection.py"
 BLOAT = "tests/store/postgres/test_bloat.py"
 LOOKOUT = "tests/store/postgres/test_lookout.py"
+COSTS = "tests/store/postgres/test_costs.py"
+HOSTILE = "tests/store/postgres/test_hostile.py"
+HINTS = "tests/store/postgres/test_hints.py"
 EVIDENCE = "tests/store/postgres/test_evidence.py"
 ALIKE = ("type", "actor", "origin", "artifacts", "targets")
 """What jobs of one claim have in common when one of them asks for the facts of all."""
@@ -220,6 +223,16 @@ TWINS = (
         ANSWERS,
     ),
     twin(
+        "depth-of-many-alone",
+        "enter.sql",
+        (("  if cardinality(p_jobs) > 1 or v_full <> '{}' then", "  if cardinality(p_jobs) > 1 then"),),
+        "queue_depth",
+        HOSTILE,
+    ),
+    twin("epoch-counted-too-early", "enter.sql", (("  if v_outdated then", "  if false then"),), "next_epoch", ORDER),
+    twin("refused-in-silence", "enter.sql", (("  if v_refused then", "  if false then"),), "is_recorded"),
+    twin("id-twice", "enter.sql", (("when i.nth > 1 and i.id is not null\n", "when false\n"),), "same_id_twice"),
+    twin(
         "origin-not-compared",
         "enter.sql",
         (("when o.origin <> p_origins[i.ordinality] then", "when false then"),),
@@ -266,6 +279,17 @@ TWINS = (
         "foreign_origin",
     ),
     twin("digest-believed", "judge.sql", (("when t.sha256 <> i.policy_sha256\n", "when false\n"),), "other_policy"),
+    twin(
+        "anybody-speaks",
+        "judge.sql",
+        (("when not exists (select from benteng.speech(", "when false and not exists (select from benteng.speech("),),
+        "nobody_speaks",
+    ),
+    twin("gate-unheard", "admit.sql", (("  if cardinality(p_refusals) > 0 then", "  if false then"),), "gate_refusal"),
+    # -- what is not paid for
+    twin("rung-always", "enter.sql", (("  if v_quiet <> '{}' then", "  if true then"),), "does_not_need", COSTS),
+    twin("refused-always", "enter.sql", (("  if v_refused then", "  if true then"),), "does_not_need", COSTS),
+    twin("looked-at-all-that-is-ready", "ring.sql", ((" offset 0)) r;", ")) r;"),), "one_look", HINTS),
     # -- the log
     twin(
         "log-does-not-wait",

@@ -337,9 +337,10 @@ def _check_names(spec: JobSpec) -> None:
 
 
 def _durability(spec: JobSpec) -> Durability:
-    if spec.durability not in set(Durability):
-        raise RuleError("G-durability", "a durability class is D0, D1 or D2", field="durability")
-    return Durability(spec.durability)
+    try:
+        return Durability(spec.durability)
+    except ValueError:
+        raise RuleError("G-durability", "a durability class is D0, D1 or D2", field="durability") from None
 
 
 def _instant(run_at: datetime | None) -> Instant:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from benteng.testing.bench import settlement
+from benteng.testing.bench import Bench, settlement
 from benteng.testing.ledger import ACCEPTS, HIGH, LOW, MEDIUM
 
 TYPES = {"low": LOW, "medium": MEDIUM, "high": HIGH}
@@ -22,6 +22,18 @@ COSTS = {
     ("high", 50): (0.06, 6.2),
 }
 """(tier, jobs together) -> most round trips and kilobytes a job: in by one call, claimed and ended by turns."""
+
+
+TRACK = "alter database {} set track_functions = 'all'"
+END = """
+  select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity
+  where datname = current_database() and application_name = 'benteng-producer'
+"""
+CALLED = """
+  select funcname, calls from pg_stat_user_functions
+  where funcname in ('quiet', 'ring', 'refuse', 'judge', 'speech')
+  order by funcname
+"""
 
 
 @contextmanager
@@ -67,6 +79,19 @@ def cost(bench, owner, directory, tier, name, together):
         settled = bench.consumer.turn([settlement(grant) for grant in grants], together, ACCEPTS).settled
     assert together == len(settled)
     return sum(counted) / together, (written(owner) - began) / together / 1_000
+
+
+def test_an_admission_pays_for_nothing_that_it_does_not_need(ledger, owner):
+    """Who has nothing to refuse and nobody to tell calls neither; what is planned with its caller is no call at all."""
+    owner.execute(TRACK.format(ledger.site.database).encode())
+    bench = Bench(ledger)
+    for _ in range(3):
+        bench.admitted()
+    bench.producer.close()
+    owner.execute(END)
+    calls = owner.execute(CALLED).fetchall()
+
+    assert [("quiet", 3), ("ring", 1)] == calls
 
 
 def resources(tier: str, number: int) -> tuple[str, ...]:

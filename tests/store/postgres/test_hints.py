@@ -10,7 +10,7 @@ import pytest
 
 from benteng.lifecycle import State
 from benteng.store.open import open_consumer
-from benteng.testing.ledger import MEDIUM
+from benteng.testing.ledger import LOW, MEDIUM
 from tests.support.proxy import DOWN, Proxy
 from tests.support.servers import PostgresServer
 from tests.support.site import STEPS, Site, by_tcp, registry_of
@@ -46,6 +46,18 @@ def test_nobody_is_told_while_there_is_something_to_do(bench, listener):
     bench.admitted()
 
     assert ["default"] == told(listener)
+
+
+def test_whom_to_tell_is_found_by_one_look_a_type(bench, owner):
+    """Also by a session whose plan was made while the ledger was empty, and is kept although jobs have come."""
+    owner.execute("set plan_cache_mode = force_generic_plan")
+    owner.execute("select benteng.ring('{}')")
+    bench.admit(*(bench.job() for _ in range(200)))
+    with owner.transaction():
+        owner.execute("select benteng.ring(%s)", [[LOW.name]])
+        read = owner.execute("select pg_stat_get_xact_tuples_returned('benteng.job_ready'::regclass)").fetchone()
+
+    assert (1,) == read
 
 
 def test_held_and_scheduled_jobs_tell_nobody(bench, listener):

@@ -144,7 +144,8 @@ def test_queue_depth_is_bounded(bench, owner):
     jobs = [bench.admitted(operation=str(number)) for number in range(3)]
 
     new, again = bench.admit(bench.job(), bench.job(LOW, operation="0"))
+    (alone,) = bench.admit(bench.job())
 
-    assert ("S-depth", jobs[0].id) == (new.rule, again.job_id)
+    assert ("S-depth", jobs[0].id, "S-depth") == (new.rule, again.job_id, alone.rule)
     bench.producer.cancel([jobs[2].id], "a reason")
     bench.admitted()

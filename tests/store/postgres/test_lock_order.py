@@ -272,6 +272,23 @@ def test_duplicate_of_an_admission_that_rolled_back_enters(ledger, bench, owner)
     assert bench.operator.show(first.id) is None
 
 
+def test_key_that_is_freed_while_an_admission_waits_gets_the_next_epoch(ledger, bench, owner):
+    """Waiting for one key it has read the past of the other too early, and counts again when both are its own."""
+    early, late = sorted("ab", key=lambda name: bench.job(MEDIUM, operation=name).operation_key)
+    old = bench.admitted(MEDIUM, operation=late)
+    store = ledger.producer()
+    store._connected().autocommit = False
+    store.admit([admission(bench.job(MEDIUM, operation=early))])
+
+    both = Waiter(lambda: bench.admit(bench.job(MEDIUM, operation=early), bench.job(MEDIUM, operation=late)))
+    wait_for(owner)
+    bench.operator.cancel((old.id,), "a reason")
+    store._connected().rollback()
+
+    assert [State.READY] * 2 == [each.state for each in both.join()]
+    assert [1, 2] == [bench.view(each.job_id).epoch for each in both.answer]
+
+
 def admission(job):
     """Return the admission of a job that is due."""
     from benteng.store.records import Admission

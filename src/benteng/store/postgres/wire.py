@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -107,12 +106,13 @@ def is_storable(value: str) -> bool:
 
 
 def _int8(value: int) -> bytes:
-    return _pack_int8(max(_INT8[0], min(value, _INT8[1])))
+    lowest, highest = _INT8
+    return _pack_int8(value if lowest <= value <= highest else lowest if value < lowest else highest)
 
 
 def job_uuid(job_id: str) -> bytes | None:
     """Return the 16 bytes of a job id, or None for a text that is no canonical UUID: no job has it."""
-    return uuid.UUID(job_id).bytes if _UUID.fullmatch(job_id) else None
+    return bytes.fromhex(job_id.replace("-", "")) if _UUID.fullmatch(job_id) else None
 
 
 BOOL = Kind(16, 1000, lambda value: b"\1" if value else b"\0")
@@ -121,7 +121,8 @@ INT8 = Kind(20, 1016, _int8)
 TEXT = Kind(25, 1009, text_bytes)
 FLOAT8 = Kind(701, 1022, struct.Struct("!d").pack)
 UUID = Kind(2950, 2951, bytes)
-TEXTS = Kind(1009, 0, lambda values: _array(TEXT, values))
+_NO_TEXTS = _array(TEXT, ())
+TEXTS = Kind(1009, 0, lambda values: _array(TEXT, values) if values else _NO_TEXTS)
 
 
 def ids(job_ids: Iterable[str]) -> Param:
@@ -139,12 +140,14 @@ class Layout:
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return one row in its binary form (record_send in the server's source)."""
         parts = [_pack_length(len(self.fields))]
+        add = parts.append
         for kind, value in zip(self.fields.values(), values, strict=True):
             if value is None:
-                parts.append(_pack_field(kind.oid, -1))
+                add(_pack_field(kind.oid, -1))
                 continue
             data = kind.encode(value)
-            parts += (_pack_field(kind.oid, len(data)), data)
+            add(_pack_field(kind.oid, len(data)))
+            add(data)
         return b"".join(parts)
 
 

@@ -34,10 +34,12 @@ begin
         order by i.ordinality),
       v_now) e;
   end if;
-  perform benteng.refuse(
-    array_agg((
-      r.type, v_me.name, r.actor, r.request_id, r.rule, r.reason, r.payload_sha256, null, null, 0,
-      r.detail)::benteng_v1.refusal order by r.ordinality),
-    v_now)
-  from unnest(p_refusals) with ordinality r;
+  if cardinality(p_refusals) > 0 then
+    perform benteng.refuse(
+      array_agg((
+        r.type, v_me.name, r.actor, r.request_id, r.rule, r.reason, r.payload_sha256, null, null, 0,
+        r.detail)::benteng_v1.refusal order by r.ordinality),
+      v_now)
+    from unnest(p_refusals) with ordinality r;
+  end if;
 end $$;

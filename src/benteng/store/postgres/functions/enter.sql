@@ -22,30 +22,34 @@ declare
   v_disposals text[];
   v_owners    uuid[];
   v_open      integer;
+  v_refused   boolean;
+  v_outdated  boolean;
 begin
-  select array_agg(g.code order by g.ord), array_agg(g.state order by g.ord)
+  -- Joined by position, in arrays: a join of functions whose rows nobody can estimate would be a nested loop.
+  select array_agg(coalesce(p_codes[g.ord], g.code) order by g.ord), array_agg(g.state order by g.ord)
   into v_codes, v_states
   from benteng.judge(p_jobs, p_origins, p_now) g;
 
-  -- Joined by position, in arrays: a join of functions whose rows nobody can estimate would be a nested loop.
-  select array_agg(
-           case
-             when i.nth > 1 and i.id is not null
-               then 'S-id|suspicious|the job id is repeated in the batch'
-             else coalesce(p_codes[i.ordinality], v_codes[i.ordinality],
-               case
-                 when p_origins[i.ordinality] = any (v_full) and not exists (
-                   select from benteng.operation o
-                   where o.key = decode(i.operation_key, 'hex')
-                     and o.name = split_part(i.type, '@', 1)
-                     and not o.freed)
-                   then 'S-depth||the origin has 100000 jobs waiting'
-               end)
-           end order by i.ordinality)
-  into v_codes
-  from (
-    select i.id, i.type, i.operation_key, i.ordinality, row_number() over (partition by i.id order by i.ordinality) as nth
-    from unnest(p_jobs) with ordinality i) i;
+  if cardinality(p_jobs) > 1 or v_full <> '{}' then
+    select array_agg(
+             case
+               when i.nth > 1 and i.id is not null
+                 then 'S-id|suspicious|the job id is repeated in the batch'
+               else coalesce(v_codes[i.ordinality],
+                 case
+                   when p_origins[i.ordinality] = any (v_full) and not exists (
+                     select from benteng.operation o
+                     where o.key = decode(i.operation_key, 'hex')
+                       and o.name = split_part(i.type, '@', 1)
+                       and not o.freed)
+                     then 'S-depth||the origin has 100000 jobs waiting'
+                 end)
+             end order by i.ordinality)
+    into v_codes
+    from (
+      select i.id, i.type, i.operation_key, i.ordinality, row_number() over (partition by i.id order by i.ordinality) as nth
+      from unnest(p_jobs) with ordinality i) i;
+  end if;
 
   -- Resource rows exist before a job can want them.
   insert into benteng.resource (key)
@@ -80,8 +84,10 @@ begin
     -- seq was drawn by this call: the row that has it is the one that was inserted above.
     select array_agg(d.owner order by d.ordinality),
            array_agg(d.disposal order by d.ordinality),
-           count(*) filter (where d.disposal is null)
-    into v_owners, v_disposals, v_open
+           count(*) filter (where d.disposal is null),
+           bool_or(d.disposal <> 'admitted'),
+           bool_or(d.outdated)
+    into v_owners, v_disposals, v_open, v_refused, v_outdated
     from (
       select
         i.ordinality, o.job_id as owner,
@@ -92,7 +98,13 @@ begin
           when o.payload_sha256 <> decode(i.payload_sha256, 'hex') then 'conflict'
           when o.job_id is not null then 'duplicate'
           when exists (select from benteng.operation x where x.job_id = i.id) then 'taken'
-        end as disposal
+        end as disposal,
+        o.seq = v_seqs[i.ordinality] and exists (
+          select from benteng.operation f
+          where f.freed
+            and f.key = o.key
+            and f.name = o.name
+            and f.epoch >= o.epoch) as outdated
       from unnest(p_jobs) with ordinality i
       left join benteng.operation o
         on v_codes[i.ordinality] is null
@@ -107,17 +119,19 @@ begin
 
   -- A key that was freed after the reservation's snapshot and before its insert gave an epoch that is taken. Now that the
   -- keys are ours nobody else can take or free them: a later snapshot counts right.
-  update benteng.operation o
-  set epoch = 1 + f.epoch
-  from (
-    select n.seq, max(g.epoch) as epoch
-    from unnest(v_seqs, v_disposals) w (seq, disposal)
-    join benteng.operation n on n.seq = w.seq
-    join benteng.operation g on g.key = n.key and g.name = n.name and g.freed
-    where w.disposal = 'admitted'
-    group by n.seq) f
-  where o.seq = f.seq
-    and o.epoch <= f.epoch;
+  if v_outdated then
+    update benteng.operation o
+    set epoch = 1 + f.epoch
+    from (
+      select n.seq, max(g.epoch) as epoch
+      from unnest(v_seqs, v_disposals) w (seq, disposal)
+      join benteng.operation n on n.seq = w.seq
+      join benteng.operation g on g.key = n.key and g.name = n.name and g.freed
+      where w.disposal = 'admitted'
+      group by n.seq) f
+    where o.seq = f.seq
+      and o.epoch <= f.epoch;
+  end if;
 
   return query
   with i as materialized (
@@ -202,35 +216,39 @@ begin
       and i.disposal in ('duplicate', 'conflict')) o on true
   order by i.ordinality;
 
-  perform benteng.refuse(
-    array_agg((
-      i.type, p_origins[i.ordinality], i.actor, i.request_id,
-      case d.disposal
-        when 'duplicate' then 'S-duplicate'
-        when 'conflict' then 'S-conflict'
-        when 'foreign' then 'S-conflict'
-        when 'taken' then 'S-id'
-        else split_part(v_codes[i.ordinality], '|', 1)
-      end,
-      case d.disposal
-        when 'duplicate' then 'the operation exists already'
-        when 'conflict' then 'the operation exists already, with another payload'
-        when 'foreign' then 'the operation exists already, from another origin'
-        when 'taken' then 'the job id belongs to another operation'
-        else split_part(v_codes[i.ordinality], '|', 3)
-      end,
-      i.payload_sha256, i.operation_key, i.id, 0,
-      concat_ws(' ',
-        case
-          when d.disposal in ('foreign', 'taken') or split_part(v_codes[i.ordinality], '|', 2) <> '' then 'suspicious'
+  if v_refused then
+    perform benteng.refuse(
+      array_agg((
+        i.type, p_origins[i.ordinality], i.actor, i.request_id,
+        case d.disposal
+          when 'duplicate' then 'S-duplicate'
+          when 'conflict' then 'S-conflict'
+          when 'foreign' then 'S-conflict'
+          when 'taken' then 'S-id'
+          else split_part(v_codes[i.ordinality], '|', 1)
         end,
-        case when d.disposal in ('duplicate', 'conflict') then v_owners[i.ordinality]::text end,
-        i.parent::text))::benteng_v1.refusal order by i.ordinality),
-    p_now)
-  from unnest(p_jobs) with ordinality i
-  join unnest(v_disposals) with ordinality d (disposal, n) on d.n = i.ordinality
-  where d.disposal <> 'admitted';
-  perform benteng.ring(v_quiet);
+        case d.disposal
+          when 'duplicate' then 'the operation exists already'
+          when 'conflict' then 'the operation exists already, with another payload'
+          when 'foreign' then 'the operation exists already, from another origin'
+          when 'taken' then 'the job id belongs to another operation'
+          else split_part(v_codes[i.ordinality], '|', 3)
+        end,
+        i.payload_sha256, i.operation_key, i.id, 0,
+        concat_ws(' ',
+          case
+            when d.disposal in ('foreign', 'taken') or split_part(v_codes[i.ordinality], '|', 2) <> '' then 'suspicious'
+          end,
+          case when d.disposal in ('duplicate', 'conflict') then v_owners[i.ordinality]::text end,
+          i.parent::text))::benteng_v1.refusal order by i.ordinality),
+      p_now)
+    from unnest(p_jobs) with ordinality i
+    join unnest(v_disposals) with ordinality d (disposal, n) on d.n = i.ordinality
+    where d.disposal <> 'admitted';
+  end if;
+  if v_quiet <> '{}' then
+    perform benteng.ring(v_quiet);
+  end if;
 end $$;
 
 -- full_origins: the origins that have too many jobs waiting. Counts only when the span of all jobs allows so many.

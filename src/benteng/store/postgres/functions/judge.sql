@@ -20,11 +20,8 @@ $$;
 
 create or replace function benteng.judge(p_jobs benteng_v1.entrance[], p_origins text[], p_now timestamptz)
 returns table (ord integer, code text, state text)
-language plpgsql stable
+language sql stable
 as $$
-#variable_conflict use_column
-begin
-  return query
   select
     i.ordinality::integer,
     case
@@ -65,7 +62,7 @@ begin
         then 'S-policy|suspicious|the job has another tier than its type'
       when octet_length(i.payload) > t.payload_bytes_max
         then format('S-limit||the payload is larger than %s bytes', t.payload_bytes_max)
-      when not benteng.may_speak(p_origins[i.ordinality], i.actor, i.type)
+      when not exists (select from benteng.speech(p_origins[i.ordinality], i.actor, i.type))
         then 'S-speaks|suspicious|the origin may not enqueue this type for this actor'
       when c.mode = 'halt'
         then format('S-control||%s %s is halted: %s', c.scope, c.name, c.reason)
@@ -89,5 +86,6 @@ begin
         or (c.scope = 'origin' and c.name = p_origins[i.ordinality]))
     order by array_position(array['halt', 'divert', 'hold'], c.mode), c.scope
     limit 1) c on true
-  order by i.ordinality;
-end $$;
+  order by i.ordinality
+$$;
+drop function if exists benteng.may_speak(text, text, text);                   -- what judge was made with before
