@@ -170,6 +170,7 @@ class Command:
         self.stream = self.process.stderr
         self._lines = Lines(self.stream.fileno())
         self.said: list[str] = []
+        self.boxed = words[0] == "unshare"
 
     @property
     def pid(self) -> int:
@@ -205,7 +206,10 @@ class Command:
         return self.process.wait(0.1)
 
     def close(self) -> None:
+        """End it; a container by its process 1, which changed its user and so lost the signal of its parent's death."""
         if self.process.poll() is None:
+            for pid in system.children_of(self.pid) if self.boxed else ():
+                os.kill(pid, signal.SIGKILL)
             self.process.kill()
         self.process.wait(10)
         self.stream.close()
