@@ -1,6 +1,6 @@
 """What the broker costs a connect: from the same code in a MEDIUM cell and without walls, in one run.
 
-    python bench/egress.py [connects]
+    python bench/egress.py --connects 2000
 
 Prints microseconds: socket() and connect() together to a listener on loopback by address, and a connect that is
 refused: without walls by the kernel since nobody listens, in a cell by the list. The broker is a process of its own.
@@ -8,11 +8,11 @@ refused: without walls by the kernel since nobody listens, in a cell by the list
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -32,7 +32,9 @@ MICRO = 1e6
 
 def main() -> None:
     """Measure, and print one line of JSON for each."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--connects", type=int, default=1000, help="how many, in each of four turns")
+    count = parser.parse_args().connects
     server = socket.create_server(("127.0.0.1", 0), backlog=4096)
     threading.Thread(target=_accept, args=(server,), daemon=True).start()
     port = server.getsockname()[1]
