@@ -62,13 +62,13 @@ def contents(ledger: Ledger) -> Contents:
 
 def _purged(log: Iterable[dict[str, Any]]) -> frozenset[str]:
     """Return the jobs that may be gone: completed before a purge that left its record."""
-    completed, purged = set[str](), set[str]()
+    completed, purged = list[str](), 0
     for record in log:
         if record["state_to"] == State.COMPLETED:
-            completed.add(record["job_id"])
+            completed.append(record["job_id"])
         elif record["event"] == "purged":
-            purged |= completed
-    return frozenset(purged)
+            purged = len(completed)
+    return frozenset(completed[:purged])
 
 
 def _views(operator: Operator) -> Iterator[tuple[str, JobView]]:
@@ -130,10 +130,10 @@ def _fences(seen: Contents, journal: Journal) -> Iterator[str]:
     yield from (f"I3 fence {b} was given after {a}" for a, b in pairwise(fences) if b <= a)
     tokens = Counter(start.token for start in journal.started)
     yield from (f"I3 one token was given {count} times" for count in tokens.values() if count > 1)
-    for view in seen.jobs.values():
-        last = max((r["fence"] for r in _of(seen, "claimed") if r["job_id"] == view.job.id), default=0)
-        if view.state is State.RUNNING and view.fence != last:
-            yield f"I3 {view.job.id} runs under fence {view.fence}, the last claim was {last}"
+    last = {record["job_id"]: record["fence"] for record in _of(seen, "claimed")}
+    for job_id, view in seen.jobs.items():
+        if view.state is State.RUNNING and view.fence != last.get(job_id, 0):
+            yield f"I3 {job_id} runs under fence {view.fence}, the last claim was {last.get(job_id, 0)}"
 
 
 def _bounds(seen: Contents) -> Iterator[str]:
