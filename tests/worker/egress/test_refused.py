@@ -90,6 +90,7 @@ class Outside:
         }
         process = subprocess.Popen(
             [interpreter() or "", "-I", "-B", str(DRIVER), json.dumps(SITE), json.dumps(scene)],
+            bufsize=0,  # else a second line waits in the buffer, where select does not see it
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             user=uid,
