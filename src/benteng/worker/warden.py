@@ -21,10 +21,11 @@ from typing import Any, Final, NoReturn, Self
 from benteng.errors import PolicyError
 from benteng.worker import wire
 from benteng.worker.hatchery import Own, Sight
+from benteng.worker.intake import Intake
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import capabilities, probe, system
 from benteng.worker.scratch import Scratch
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 
 DESCRIPTORS_MAX: Final = 16
 LOOK_MILLISECONDS: Final = 1000
@@ -64,8 +65,7 @@ class Warden:
         line.setblocking(True)
         self._line = line
         self._held = tuple(held)
-        self._inbox = Inbox(Line.TO_WARDEN)
-        self._descriptors: list[int] = []
+        self._intake = Intake(line, Line.TO_WARDEN, DESCRIPTORS_MAX)
         self._scratch = Scratch(scratch_parent)
         self._own = Own({}, self._scratch)
 
@@ -95,25 +95,23 @@ class Warden:
 
     def _listen(self) -> bool:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._line, min(self._inbox.room, 65_536), DESCRIPTORS_MAX)
-            self._descriptors.extend(descriptors)
-            self._inbox.accept(data)
-            for message, _ in self._inbox.messages():
+            more = self._intake.receive()
+            for message in self._intake.messages():
                 self._obey(message)
         except (OSError, IndexError, PolicyError, wire.ProtocolError):
             return False
-        return bool(data) and len(self._descriptors) <= DESCRIPTORS_MAX
+        return more and len(self._intake.descriptors) <= DESCRIPTORS_MAX
 
     def _obey(self, message: Any) -> None:
         match message:
             case wire.Examine():
                 self._say(wire.Holds(self._held))
             case wire.Hatch(env):
-                self._hatch(env, self._descriptors.pop(0))
+                self._hatch(env, self._intake.descriptors.pop(0))
             case wire.Look(cell, layers):
-                self._say(_seen(cell, self._look(cell, self._descriptors.pop(0), layers=layers)))
+                self._say(_seen(cell, self._look(cell, self._intake.descriptors.pop(0), layers=layers)))
             case wire.Signal(number):
-                self._signal(number, self._descriptors.pop(0))
+                self._signal(number, self._intake.descriptors.pop(0))
             case wire.Measure(cells):
                 self._say(wire.Full(tuple(self._own.measure({cell: (pid, size) for cell, pid, size in cells}))))
             case wire.Drop(cell, attempt):
@@ -171,7 +169,7 @@ class Warden:
 
     def _end(self) -> None:
         self._line.close()
-        for number in self._descriptors:
+        for number in self._intake.descriptors:
             os.close(number)
         self._cull(0.0)
         self._own.close()

@@ -30,10 +30,11 @@ from benteng.redact import clean_line
 from benteng.task import Registry
 from benteng.worker import cell as cells
 from benteng.worker import loading, wire
+from benteng.worker.intake import Intake
 from benteng.worker.pool import Kind, Start
 from benteng.worker.program import program
 from benteng.worker.sandbox import basic, capabilities, covers, linux, namespaces, processes, system
-from benteng.worker.wire import Configure, Inbox, Line, Spawn
+from benteng.worker.wire import Configure, Line, Spawn
 
 SWEEP_SECONDS = 0.5
 DESCRIPTORS_MAX = 16
@@ -80,8 +81,7 @@ class Zygote:
     def __init__(self, control: socket.socket, parent: int) -> None:
         self._control = control
         self._parent = parent
-        self._inbox = Inbox(Line.TO_NEW_ZYGOTE)
-        self._descriptors: list[int] = []
+        self._intake = Intake(control, Line.TO_NEW_ZYGOTE, DESCRIPTORS_MAX)
         self._children: dict[int, Child] = {}
         self._registry = Registry()
         self._configure: Configure | None = None
@@ -104,22 +104,22 @@ class Zygote:
         system.adopt_orphans()
         gc.collect()
         gc.freeze()
-        self._inbox.line = Line.TO_ZYGOTE
+        self._intake.permit(Line.TO_ZYGOTE)
         self._control.sendall(wire.frame(wire.Ready(), msgspec.json.encode(policies)))
 
     def _hand_over(self, listener: int) -> None:
         """Give the listener away and wait until somebody answers on it: nothing of the app ever holds it."""
         socket.send_fds(self._control, [wire.frame(wire.Listener())], [listener])
         os.close(listener)
-        self._inbox.line = Line.TO_SHUT_ZYGOTE
+        self._intake.permit(Line.TO_SHUT_ZYGOTE)
         self._next()
 
     def _next(self) -> Any:
         """Return the one message that may come now; ends the process when the line ends."""
-        while self._receive():
-            for message, _ in self._inbox.messages():
-                return message
-        os._exit(1)
+        message = self._intake.next()
+        if message is None:
+            os._exit(1)
+        return message
 
     def _import(self, configure: Configure) -> dict[str, TypePolicy]:
         if configure.start is Start.EXEC:
@@ -168,24 +168,18 @@ class Zygote:
 
     def _listen(self) -> bool:
         try:
-            if not self._receive():
+            if not self._intake.receive():
                 return False
-            for message, _ in self._inbox.messages():
+            for message in self._intake.messages():
                 self._obey(message)
         except (OSError, wire.ProtocolError):
             return False
         return True
 
-    def _receive(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._control, min(self._inbox.room, 65_536), DESCRIPTORS_MAX)
-        self._descriptors.extend(descriptors)
-        self._inbox.accept(data)
-        return bool(data)
-
     def _obey(self, message: object) -> None:
         match message:
             case Spawn():
-                self._spawn(message, self._descriptors.pop(0))
+                self._spawn(message, self._intake.descriptors.pop(0))
             case wire.Guard(until):
                 for number, when in until:
                     self._guard(number, when)

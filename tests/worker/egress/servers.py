@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import secrets
 import socket
 import socketserver
 import ssl
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -180,6 +183,9 @@ class Town:
 
 
 def free_port():
-    """Return a port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """Return a port where nobody listens, and that the kernel gives to nobody who asks for any."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
+    while True:
+        port = 10_000 + secrets.randbelow(lowest - 10_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -6,11 +6,16 @@ import json
 import os
 import re
 import signal
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from benteng.worker import wire
+from benteng.worker.program import program
 from benteng.worker.sandbox import capabilities, landlock, system
+from benteng.worker.wire import Inbox, Line
 from tests.worker.bed import field, wait_gone
 from tests.worker.egress.conftest import POOLS
 
@@ -24,6 +29,26 @@ def broker_of(worker):
     ]
     assert 1 == len(found), found
     return found[0]
+
+
+def test_a_broker_hears_what_came_with_its_terms():
+    """A supervisor need not wait for it to stand: what it says meanwhile comes in one piece, and is all heard."""
+    ours, theirs = socket.socketpair()
+    terms = wire.Open(os.getpid(), ("listed.test:443",), 10, 65_534, 65_534)
+    ours.sendall(wire.frame(terms) + wire.frame(wire.Forget(7)) + wire.frame(wire.Ping()))
+    with subprocess.Popen(
+        program("benteng.worker.egress.program:main"), stdin=theirs.fileno(), env={}, cwd="/"
+    ) as broker:
+        theirs.close()
+        ours.settimeout(20)
+        inbox, heard = Inbox(Line.BROKER_READY), []
+        while wire.Pong() not in heard:
+            assert inbox.fill(ours), heard
+            heard += [message for message, _ in inbox.messages()]
+        ours.close()
+
+    assert [wire.Used(7), wire.Pong()] == heard
+    assert 0 == broker.returncode
 
 
 @pytest.mark.parametrize("pool", POOLS)

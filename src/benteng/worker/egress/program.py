@@ -19,9 +19,10 @@ from benteng.worker.egress.broker import Broker, Terms
 from benteng.worker.egress.loop import Loop
 from benteng.worker.egress.resolver import Resolver
 from benteng.worker.egress.rules import parse
+from benteng.worker.intake import Intake
 from benteng.worker.sandbox import capabilities, system
 from benteng.worker.sandbox.capabilities import Capability
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 
 DESCRIPTORS_MAX: Final = 64
 
@@ -43,50 +44,46 @@ class Program:
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
-        self._inbox = Inbox(Line.TO_NEW_BROKER)
-        self._descriptors: list[int] = []
+        self._intake = Intake(line, Line.TO_NEW_BROKER, DESCRIPTORS_MAX)
 
     def prepare(self) -> None:
         """Hear the terms, become who a broker is, and stand ready. Ends the process when that cannot be."""
-        terms = self._first()
+        terms = self._intake.next()
+        if terms is None:
+            os._exit(0)
         become(terms.uid, terms.gid)
         system.die_with_parent(terms.parent)
         loop = Loop()
         self.broker = Broker(Terms(parse(terms.rules), terms.connects_max), Resolver(), loop)
-        self._inbox.line = Line.TO_BROKER
+        self._intake.permit(Line.TO_BROKER)
         loop.watch(self._line.fileno(), self._hear)
-
-    def _first(self) -> wire.Open:
-        while self._receive():
-            for message, _ in self._inbox.messages():
-                return message
-        os._exit(0)
+        self._obey_all()  # what came together with the terms brings no other event
 
     def _hear(self, events: int) -> None:
         """Do what the supervisor says; when it is gone or says what it may not, there is nothing left to do."""
         if not events & select.EPOLLIN:
             os._exit(0)
         try:
-            if not self._receive():
+            if not self._intake.receive():
                 os._exit(0)
-            for message, _ in self._inbox.messages():
+        except OSError:
+            os._exit(1)
+        self._obey_all()
+
+    def _obey_all(self) -> None:
+        try:
+            for message in self._intake.messages():
                 self._obey(message)
         except (OSError, wire.ProtocolError, IndexError):
             os._exit(1)
 
-    def _receive(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._line, min(self._inbox.room, 65_536), DESCRIPTORS_MAX)
-        self._descriptors.extend(descriptors)
-        self._inbox.accept(data)
-        return bool(data)
-
     def _obey(self, message: object) -> None:
         match message:
             case wire.Listen():
-                self.broker.listen(self._descriptors.pop(0))
+                self.broker.listen(self._intake.descriptors.pop(0))
                 self._say(wire.Listening())
             case wire.Register(handle):
-                self.broker.register(handle, self._descriptors.pop(0))
+                self.broker.register(handle, self._intake.descriptors.pop(0))
                 self._say(wire.Registered(handle))
             case wire.Forget(handle):
                 self._say(self._used(handle))
