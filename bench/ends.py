@@ -16,20 +16,19 @@ import shutil
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from chaos_stores import STORES
 from ends_jobs import GRACE_SECONDS, POOL, RUN_SECONDS, app
+from waiting import until
 
 from benteng.clock import system_clock
 from benteng.keyring import generate
 from benteng.ops.demo.crew import Crew, Member
 from benteng.ops.demo.site import without_ours
 
-LOOK_SECONDS, PATIENCE_SECONDS = 0.005, 60.0
+LOOK_SECONDS = 0.005
 SETTINGS = """\
 environment = "dev"
 app = "ends_jobs:app"
@@ -92,10 +91,10 @@ def round_of(crew: Crew, journal: Path, number: int) -> tuple[float, float]:
     """Start a worker, have it end a stubborn handler, and return how long both took."""
     began = time.monotonic()
     worker = crew.start(f"worker-{number}", ["worker", "ends_jobs:app", "--pool", POOL])
-    until(lambda: said(worker, "ready "))
+    until(lambda: said(worker, "ready "), LOOK_SECONDS)
     stands = time.monotonic() - began
     app.enqueue("ends.stubborn", {"number": number, "host": "h"}, actor="svc:ends")
-    until(lambda: said(worker, "settled "))
+    until(lambda: said(worker, "settled "), LOOK_SECONDS)
     settled = time.monotonic()
     (handler,) = [float(line.split()[1]) for line in journal.read_text().splitlines() if line.startswith(f"{number} ")]
     worker.ask_to_end()
@@ -106,15 +105,6 @@ def round_of(crew: Crew, journal: Path, number: int) -> tuple[float, float]:
 def said(worker: Member, event: str) -> bool:
     """Whether a worker has said something that begins so."""
     return f"\n{event}" in "\n" + worker.log.read_text(errors="replace")
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until it holds."""
-    end, pause = time.monotonic() + PATIENCE_SECONDS, threading.Event()
-    while not holds():
-        if time.monotonic() > end:
-            raise AssertionError("it never came true")
-        pause.wait(LOOK_SECONDS)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from chaos_stores import STORES, Place
 from recovery_jobs import POOL, Line, app
+from waiting import until
 
 from benteng.clock import system_clock
 from benteng.gate import JobSpec
@@ -36,7 +37,6 @@ from benteng.ops.demo.crew import Crew, Member
 from benteng.ops.demo.site import without_ours
 from benteng.policy import LIMITS, Tier
 
-PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 SETTINGS = """\
 environment = "dev"
@@ -121,12 +121,12 @@ def round_of(
     numbers = range(number * options.slots, (number + 1) * options.slots)
     victim = worker(crew, f"victim-{number}")
     app.enqueue_many([JobSpec("recovery.work", {"number": n}, actor="svc:recovery") for n in numbers])
-    until(lambda: begun(journal, 1).keys() >= set(numbers))
+    until(lambda: begun(journal, 1).keys() >= set(numbers), LOOK_SECONDS)
     heir = worker(crew, f"heir-{number}")
     threading.Event().wait(rng.random() * LIMITS[Tier.MEDIUM].lease_seconds / 3)
     victim.kill()
     killed = time.monotonic_ns()
-    until(lambda: begun(journal, 2).keys() >= set(numbers))
+    until(lambda: begun(journal, 2).keys() >= set(numbers), LOOK_SECONDS)
     again = begun(journal, 2)
     heir.ask_to_end()
     heir.end()
@@ -136,7 +136,7 @@ def round_of(
 def worker(crew: Crew, name: str) -> Member:
     """Start a worker, and return when it can take work."""
     member = crew.start(name, ["worker", "recovery_jobs:app", "--pool", POOL])
-    until(lambda: "\nready " in "\n" + member.log.read_text(errors="replace"))
+    until(lambda: "\nready " in "\n" + member.log.read_text(errors="replace"), LOOK_SECONDS)
     return member
 
 
@@ -144,15 +144,6 @@ def begun(journal: Path, attempt: int) -> dict[int, int]:
     """Return when each piece of work began that try."""
     lines = [msgspec.json.decode(line, type=Line) for line in journal.read_bytes().splitlines()]
     return {line.number: line.at for line in lines if line.attempt == attempt}
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until it holds."""
-    end, pause = time.monotonic() + PATIENCE_SECONDS, threading.Event()
-    while not holds():
-        if time.monotonic() > end:
-            raise AssertionError("it never came true")
-        pause.wait(LOOK_SECONDS)
 
 
 def summary(waited: list[float]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -136,8 +135,10 @@ class Benteng:
         """
         from benteng.gate import JobSpec
 
-        spec = JobSpec(job_type, {} if payload is None else payload, actor, request_id, priority, delay_seconds, run_at)
-        return Receipt.of(self.lobby.enqueue(replace(spec, durability=durability)), self)
+        spec = JobSpec(
+            job_type, {} if payload is None else payload, actor, request_id, priority, delay_seconds, run_at, durability
+        )
+        return Receipt.of(self.lobby.enqueue(spec), self)
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> list[Receipt | Refused]:
         """Let several jobs in, 1,000 by each commit; one answer for each, in order.

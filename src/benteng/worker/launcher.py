@@ -249,14 +249,7 @@ class Launcher:
 
     def _kill_orphans(self) -> None:
         """Kill what fell to us: a zygote or a job whose warden ended. Nothing of a pool outlives its pair."""
-        known = {process.pid for pair in self._pairs for process in pair.processes}
-        for pid in system.children_of(os.getpid()):
-            if pid not in known:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, os.WNOHANG)
-                except (ProcessLookupError, ChildProcessError):
-                    continue
+        system.kill_strays({process.pid for pair in self._pairs for process in pair.processes})
 
     # ---------------------------------------------------------------------------------------------------------- signals
 

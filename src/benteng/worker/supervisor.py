@@ -446,21 +446,12 @@ class Supervisor:
         if now < self._house_at:
             return
         self._house_at = now + HOUSEKEEPING_SECONDS
-        self._kill_orphans(self._plan.tend(now))
+        system.kill_strays(self._plan.tend(now) | self._yard.children)
         leases = max((f.grant.lease.seconds for f in self._flights.values()), default=0.0)
         stuck = self._yard.overdue(now, max(STUCK_LEASES * leases, STUCK_SECONDS_MIN))
         if stuck:
             self._say("stuck", attempts=len(stuck))
             raise BentengError("an attempt did not end although it was killed")
-
-    def _kill_orphans(self, others: frozenset[int]) -> None:
-        for pid in system.children_of(os.getpid()):
-            if pid not in self._yard.children and pid not in others:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, os.WNOHANG)
-                except (ProcessLookupError, ChildProcessError):
-                    continue
 
     def _listen_to_signals(self) -> None:
         reader, writer = self._pipe

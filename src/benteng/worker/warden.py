@@ -159,13 +159,7 @@ class Warden:
 
     def _kill_others(self) -> None:
         """Kill and reap every child that is not the zygote: jobs start no daemons."""
-        for pid in system.children_of(os.getpid()):
-            if pid != self._own.pid:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, os.WNOHANG)
-                except (ProcessLookupError, ChildProcessError):
-                    continue
+        system.kill_strays({self._own.pid})
 
     def _end(self) -> None:
         self._line.close()

@@ -27,6 +27,7 @@ ADDFD: Final = 0x4018_2103
 SET_FLAGS: Final = 0x4008_2104
 SYNC_WAKE_UP: Final = 1
 ADDFD_FLAG_SEND: Final = 2
+REPLY: Final = struct.Struct("=QqiI")
 _NOTIFICATION: Final = struct.Struct("=QIIiIQ6Q")
 ADDRESS_BYTES_MAX: Final = 28
 
@@ -74,7 +75,7 @@ class Listener:
     def answer(self, asked: Asked, code: int = 0) -> None:
         """Let the call end with 0 or an errno. Who is gone needs no answer."""
         try:
-            fcntl.ioctl(self._descriptor, SEND, bytearray(struct.pack("=QqiI", asked.id, 0, -code, 0)))
+            fcntl.ioctl(self._descriptor, SEND, bytearray(REPLY.pack(asked.id, 0, -code, 0)))
         except FileNotFoundError:
             return
 

@@ -7,10 +7,10 @@ refused as the tier refuses them, and seen too. (seccomp_unotify(2))
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
-import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from benteng.policy import Tier
+from benteng.worker.egress.notify import REPLY, SEND, Asked, Listener
 from benteng.worker.sandbox import bpf, landlock, seccomp, syscalls
 from benteng.worker.sandbox.bpf import Refusal, Rule, Zero
 from benteng.worker.sandbox.seccomp import Filter, Layer
@@ -25,13 +26,8 @@ from benteng.worker.sandbox.seccomp import Filter, Layer
 NOTIFY: Final = 0x7FC0_0000
 FLAG_NEW_LISTENER: Final = 1 << 3
 FLAG_CONTINUE: Final = 1
-RECEIVE: Final = 0xC050_2100
-ANSWER: Final = 0xC018_2101
-VALID: Final = 0x4008_2102
 ACTION: Final = 0xFFFF_0000
 INSTRUCTION: Final = struct.Struct("=HBBI")
-NOTICE: Final = struct.Struct("=QIIiIQ6Q")
-REPLY: Final = struct.Struct("=QqiI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +78,8 @@ QUIET: Final = frozenset({"clone3"})
 class Notice:
     """A thread stands in the kernel in a call, until it is answered."""
 
-    id: int
-    thread: int
+    asked: Asked
     call: str
-    arguments: tuple[int, ...]
 
 
 def program(tier: Tier, arch: syscalls.Arch, *, own_uid: bool) -> bytes:
@@ -136,48 +130,35 @@ class Watcher:
     """The observer's end of a filter."""
 
     def __init__(self, listener: int, arch: syscalls.Arch) -> None:
-        self._listener = listener
+        self._listener = Listener(listener)
         self._names = {syscalls.number(name, arch): name for name in syscalls.NUMBERS}
 
     def fileno(self) -> int:
         """Return the listener."""
-        return self._listener
+        return self._listener.fileno()
 
     def receive(self) -> Notice | None:
         """Return who asks; None when it is gone already."""
-        data = bytearray(NOTICE.size)
-        try:
-            fcntl.ioctl(self._listener, RECEIVE, data)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
-                return None
-            raise
-        id_, thread, _, number, _, _, *arguments = NOTICE.unpack(data)
-        return Notice(id_, thread, self._names.get(number, f"call {number}"), tuple(arguments))
+        asked = self._listener.receive()
+        return None if asked is None else Notice(asked, self._names.get(asked.call, f"call {asked.call}"))
 
     def confirm(self, notice: Notice) -> bool:
         """Whether it still stands there: what was read of it before was its own, and not of another with its number."""
         try:
-            fcntl.ioctl(self._listener, VALID, struct.pack("=Q", notice.id))
+            self._listener.confirm(notice.asked)
         except OSError:
             return False
         return True
 
     def let(self, notice: Notice) -> None:
-        """Let the call go on."""
-        self._answer(REPLY.pack(notice.id, 0, 0, FLAG_CONTINUE))
+        """Let the call go on. Said here alone: a broker has no way to."""
+        with contextlib.suppress(FileNotFoundError):  # it died meanwhile
+            fcntl.ioctl(self._listener.fileno(), SEND, bytearray(REPLY.pack(notice.asked.id, 0, 0, FLAG_CONTINUE)))
 
     def refuse(self, notice: Notice, code: int) -> None:
         """Refuse the call with an error."""
-        self._answer(REPLY.pack(notice.id, 0, -code, 0))
+        self._listener.answer(notice.asked, code)
 
     def close(self) -> None:
         """Give the listener back: whoever still asks is told that there is no such call."""
-        os.close(self._listener)
-
-    def _answer(self, reply: bytes) -> None:
-        try:
-            fcntl.ioctl(self._listener, ANSWER, bytearray(reply))
-        except OSError as error:
-            if error.errno != errno.ENOENT:  # it died meanwhile
-                raise
+        self._listener.close()

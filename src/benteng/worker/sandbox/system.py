@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +69,17 @@ def children_of(pid: int) -> list[int]:
             continue
         found.extend(int(word) for word in text.split())
     return found
+
+
+def kill_strays(known: Container[int]) -> None:
+    """Kill and reap each child of this process that is not known: what fell to it when its own parent ended."""
+    for pid in children_of(os.getpid()):
+        if pid not in known:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+            except (ProcessLookupError, ChildProcessError):
+                continue
 
 
 def descendants_of(pid: int) -> int:
