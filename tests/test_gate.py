@@ -13,13 +13,14 @@ from benteng.app import Benteng
 from benteng.clock import system_clock
 from benteng.contract import Artifact, Contract, Slug, Target
 from benteng.envelope import open_envelope
-from benteng.errors import Conflict, KeyringError, PolicyError, Refused
+from benteng.errors import Busy, Conflict, KeyringError, PolicyError, QueueFull, Refused
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
 from benteng.gate import JobSpec
 from benteng.lifecycle import State
 from benteng.policy import Effect, Tier
 from benteng.store.open import open_auditor, open_operator
 from benteng.store.records import Query
+from benteng.store.sqlite import admission
 from benteng.verdict import ADMIT, Hold, Refuse, Verdict
 from tests.guard_cases import DIGEST
 
@@ -218,6 +219,21 @@ def test_a_moment_with_a_zone_is_kept(app, operator):
     receipt = app.enqueue("greet", {"name": "x"}, run_at=moment)
 
     assert abs(operator.show(receipt.job_id).available_at - moment.timestamp() * 1e6) < 10
+
+
+def test_a_full_queue_tells_a_producer_to_slow_down(app, monkeypatch):
+    """Beyond its depth an origin hears Busy by one call, and the same answer for each of many; it is a refusal too."""
+    monkeypatch.setattr(admission, "DEPTH_MAX", 1)
+    first = app.enqueue("greet", {"name": "ana"})
+
+    with pytest.raises(Busy, match="S-depth") as raised:
+        app.enqueue("greet", {"name": "ben"})
+    many = app.enqueue_many([JobSpec("greet", {"name": "eva"}, actor="") for _ in range(2)])
+
+    assert isinstance(raised.value, Refused)
+    assert [QueueFull, QueueFull] == [type(said) for said in many]
+    assert app.cancel(first.job_id, "make room") is State.CANCELLED
+    assert app.enqueue("greet", {"name": "ben"}).job_id
 
 
 def test_a_halted_type_refuses_at_the_gate(app, operator):

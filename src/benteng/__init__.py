@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Waive,
         Window,
     )
-    from benteng.errors import BentengError, Busy, Conflict, DefinitionError, Refused, StoreUnavailable
+    from benteng.errors import BentengError, Busy, Conflict, DefinitionError, QueueFull, Refused, StoreUnavailable
     from benteng.gate import JobSpec
     from benteng.lifecycle import State
     from benteng.policy import Effect, Tier
@@ -51,7 +51,7 @@ _HOME = {
         "Waive",
         "Window",
     ),
-    "errors": ("BentengError", "Busy", "Conflict", "DefinitionError", "Refused", "StoreUnavailable"),
+    "errors": ("BentengError", "Busy", "Conflict", "DefinitionError", "QueueFull", "Refused", "StoreUnavailable"),
     "gate": ("JobSpec",),
     "lifecycle": ("State",),
     "policy": ("Effect", "Tier"),
@@ -83,6 +83,7 @@ __all__ = [
     "Money",
     "NotCompleted",
     "Permanent",
+    "QueueFull",
     "Receipt",
     "Refuse",
     "Refused",

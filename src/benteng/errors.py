@@ -27,6 +27,10 @@ class RuleError(BentengError):
         return f"[{self.rule}] {where}{self.reason}{fix}"
 
 
+class Busy(BentengError):
+    """A limit is reached for now (depth, lock, callers that wait). Nothing was stored; try again later."""
+
+
 class DefinitionError(RuleError):
     """A contract or job type was defined in a way that its tier does not allow. Raised at import, never at run time."""
 
@@ -50,8 +54,8 @@ class Conflict(Refused):
     """The operation exists already with another payload or from another origin."""
 
 
-class Busy(BentengError):
-    """A limit is reached for now (depth, lock). Nothing was stored; try again later."""
+class QueueFull(Refused, Busy):
+    """Too many jobs of the origin wait (S-depth). Nothing was stored but the record of the refusal; try again later."""
 
 
 class NeedsAction(BentengError):

@@ -20,7 +20,7 @@ import msgspec
 from benteng.clock import Instant, microseconds, system_clock
 from benteng.contract import Parsed
 from benteng.envelope import VERSION, JobClaims, seal
-from benteng.errors import BentengError, Conflict, KeyringError, PolicyError, Refused, RuleError
+from benteng.errors import BentengError, Conflict, KeyringError, PolicyError, QueueFull, Refused, RuleError
 from benteng.evidence import Evidence
 from benteng.guard import GATE, Case, Door, judge
 from benteng.guard.integrity import identity_of, refs_of, signed_columns
@@ -386,6 +386,10 @@ def _answer(receipt: Receipt) -> Receipt | Refused:
             return receipt
         case Disposal.CONFLICT:
             return Conflict(receipt.rule or "S-conflict", receipt.reason or CONFLICT, fix=SAME_OPERATION)
+        case Disposal.REFUSED if receipt.rule == "S-depth":
+            return QueueFull(
+                receipt.rule, receipt.reason, fix="wait until some have ended, or find out why they do not"
+            )
         case Disposal.REFUSED:
             return Refused(receipt.rule, receipt.reason)
         case _:

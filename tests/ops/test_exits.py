@@ -20,6 +20,7 @@ def test_every_code_has_a_meaning():
         (errors.Refused("C-halt", "no"), Exit.CLOSED),
         (errors.Refused("S-control", "no"), Exit.CLOSED),
         (errors.Conflict("S-conflict", "no"), Exit.CONFLICT),
+        (errors.QueueFull("S-depth", "no"), Exit.UNAVAILABLE),
         (errors.Malformed("P-type", "no"), Exit.REFUSED),
         (errors.EnvelopeError("E-key", "no"), Exit.REFUSED),
         (errors.NeedsAction("no"), Exit.NEEDS_ACTION),

@@ -69,6 +69,7 @@ CLOSED_RULES = frozenset({"C-halt", "S-control"})
 _BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
     # The first that fits counts: subclasses stand before their bases.
     (errors.Conflict, Exit.CONFLICT),
+    (errors.QueueFull, Exit.UNAVAILABLE),
     (errors.Refused, Exit.REFUSED),
     (errors.NeedsAction, Exit.NEEDS_ACTION),
     (errors.PolicyError, Exit.CONFIG),
