@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from benteng.contract import Contract, shape_of
 from benteng.envelope import VERSION, JobClaims

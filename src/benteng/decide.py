@@ -8,10 +8,11 @@ cannot retry for ever (DESIGN section 2). Only transient errors are retried: bou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import assert_never
+
+import msgspec
 
 from benteng.job import Attempt
 from benteng.lifecycle import QuarantineReason
@@ -56,8 +57,7 @@ class Disposition(StrEnum):
     QUARANTINE = "quarantine"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What to ask of the store.
 
     reason   why, when quarantined;  error: cleaned text of the failure;  rule: the rule of a second judgement

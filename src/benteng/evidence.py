@@ -8,8 +8,9 @@ second judgement, so that both judge the same way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from benteng.clock import Instant
 
@@ -42,8 +43,7 @@ class ControlScope(StrEnum):
     POOL = "pool"
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(msgspec.Struct, frozen=True, gc=False):
     """One switch: scope and name say what it applies to, mode what it does, reason why somebody set it."""
 
     scope: ControlScope
@@ -63,8 +63,7 @@ class ArtifactState(StrEnum):
     REVOKED = "revoked"
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactFact:
+class ArtifactFact(msgspec.Struct, frozen=True, gc=False):
     """What the registry says of one artifact id. `expires_at` is None when the approval does not expire."""
 
     id: str
@@ -73,8 +72,7 @@ class ArtifactFact:
     expires_at: Instant | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OperationFact:
+class OperationFact(msgspec.Struct, frozen=True, gc=False):
     """The row that holds an operation's key now: whose job it is, with which payload digest, and how far it got."""
 
     job_id: str
@@ -84,8 +82,7 @@ class OperationFact:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, gc=False):
     """Facts about one job at the store's `now`.
 
     control            the strictest switch over the job's type, origin and pool
@@ -101,5 +98,5 @@ class Evidence:
     policy_sha256: str | None = None
     speaks: bool = False
     denied_targets: tuple[str, ...] = ()
-    artifacts: Mapping[str, ArtifactFact] = field(default_factory=dict[str, ArtifactFact])
+    artifacts: Mapping[str, ArtifactFact] = {}
     operation: OperationFact | None = None

@@ -11,11 +11,12 @@ import concurrent.futures
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from benteng.clock import Instant, microseconds, system_clock
 from benteng.contract import Parsed

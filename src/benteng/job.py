@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,16 +19,14 @@ _UUID_VERSION_7 = 0x7 << 76
 _UUID_VARIANT = 0b10 << 62
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ArtifactRef:
+class ArtifactRef(msgspec.Struct, frozen=True, gc=False, order=True):
     """An immutable reference to an artifact: its id and the sha256 (lower-case hex) of its bytes."""
 
     id: str
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refs:
+class Refs(msgspec.Struct, frozen=True, gc=False):
     """What a job refers to, found in its payload by the type's field paths: sorted, distinct.
 
     Resources are `kind:value` keys that are locked for the attempt, at most 16, all or none.
@@ -40,8 +37,7 @@ class Refs:
     resources: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, gc=False):
     """One admitted piece of work.
 
     id               UUIDv7, canonical lower-case text, made by the gate
@@ -78,8 +74,7 @@ class Job:
     summary: str = "{}"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """Which try this is. `number` counts from 1; crashes, handbacks and snoozes are of the tries before it."""
 
     number: int
@@ -88,8 +83,7 @@ class Attempt:
     snoozes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """The right to change one running job, and to hold its resources, for `seconds` from the store's answer.
 
     `fence` never goes back in an installation and is handed to the handler; `token` is secret and never leaves the
@@ -102,8 +96,7 @@ class Lease:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """A claimed job: what to run, under which lease, and the evidence for the second judgement.
 
     `alone` asks for a cell of its own: the job was resident in a shared cell that crashed.

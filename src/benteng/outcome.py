@@ -8,7 +8,8 @@ next. A claim about an outcome that comes from a cell can only make things worse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from benteng.raised import ErrorClass, Retry, Snooze
 from benteng.raised import Permanent as RaisedPermanent
@@ -16,24 +17,21 @@ from benteng.raised import Suspicious as RaisedSuspicious
 from benteng.verdict import Divert, Hold, Refuse
 
 
-@dataclass(frozen=True, slots=True)
-class Successor:
+class Successor(msgspec.Struct, frozen=True, gc=False):
     """A job that the completing commit adds: a type listed in the parent's policy, and the canonical payload."""
 
     type: str
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True, gc=False):
     """The handler returned. `result` is canonical JSON (b"null" for None), already scrubbed and within its limit."""
 
     result: bytes = b"null"
     successors: tuple[Successor, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Transient:
+class Transient(msgspec.Struct, frozen=True, gc=False):
     """A passing failure. `explicit`: the handler asked for the retry, so that a `once` type may run again."""
 
     error: str
@@ -41,55 +39,47 @@ class Transient:
     explicit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Permanent:
+class Permanent(msgspec.Struct, frozen=True, gc=False):
     """A failure that no retry can heal."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Suspicious:
+class Suspicious(msgspec.Struct, frozen=True, gc=False):
     """A failure that looks hostile: permanent, with an alert and a tally."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Snoozed:
+class Snoozed(msgspec.Struct, frozen=True, gc=False):
     """The handler asked to come back later."""
 
     after_seconds: float
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(msgspec.Struct, frozen=True, gc=False):
     """The attempt was started and then killed by a drain. Free for a `repeatable` type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crashed:
+class Crashed(msgspec.Struct, frozen=True, gc=False):
     """The cell died with this attempt in it. `shared`: others were in the same cell, so it may not be to blame."""
 
     how: str
     shared: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True, gc=False):
     """The lease was lost: somebody else may own the job now. Nothing is settled; the store decides by the lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unstarted:
+class Unstarted(msgspec.Struct, frozen=True, gc=False):
     """The attempt never reached user code: it is handed back and spends nothing."""
 
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True, gc=False):
     """The second judgement said something else than Admit, before user code was started."""
 
     verdict: Hold | Divert | Refuse

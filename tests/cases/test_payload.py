@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.guard import CELL, Case, Door, judge

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from benteng.contract import Parsed, Shape
 from benteng.envelope import JobClaims
@@ -21,8 +22,7 @@ class Door(StrEnum):
     REPLAY = "replay"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True, gc=False):
     """One job to judge.
 
     policy   the reviewed policy of its type, from the door's own host
@@ -39,4 +39,4 @@ class Case:
     shape: Shape | None = None
     parsed: Parsed | None = None
     checks: tuple[Check, ...] = ()
-    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+    facts: Mapping[str, object] = {}

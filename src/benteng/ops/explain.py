@@ -5,7 +5,9 @@ The gate stops at the first guard that says no; a person who asks wants to hear 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from benteng.errors import PolicyError, RuleError
 from benteng.evidence import Evidence

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from benteng.clock import Instant
 from benteng.decide import Disposition
 from benteng.evidence import Control
@@ -31,8 +33,7 @@ class Facet(StrEnum):
 # --- producer ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True, gc=False):
     """A judged job on its way in.
 
     entry      READY (the store makes it SCHEDULED when `available_at` is later), HELD or QUARANTINED (diverted)
@@ -47,8 +48,7 @@ class Admission:
     durability: Durability = Durability.D0
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, gc=False):
     """A job that the gate refused: recorded and tallied, with rule and payload digest, without any value of it."""
 
     type: str
@@ -75,8 +75,7 @@ class Disposal(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """The answer to one admission, in the order asked.
 
     job_id  the job that owns the operation: the new one, or the first one for a duplicate; "" when nothing may be named
@@ -93,8 +92,7 @@ class Receipt:
     result: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True, gc=False):
     """What evidence is wanted for: the identity of one job before it is admitted."""
 
     type: str
@@ -162,8 +160,7 @@ class Registration:
     now: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseProof:
+class LeaseProof(msgspec.Struct, frozen=True, gc=False):
     """What proves that an attempt is still the caller's: compared with the row at every transition."""
 
     job_id: str
@@ -171,8 +168,7 @@ class LeaseProof:
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class Extension:
+class Extension(msgspec.Struct, frozen=True, gc=False):
     """The answer for one lease. `lost`: kill its cell. `cancel`: stop it. `seconds`: the lease left from now."""
 
     job_id: str
@@ -181,8 +177,7 @@ class Extension:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """How one attempt ended, as decided by the worker; see decide.Disposition. The store checks every bound again.
 
     connects, refused   what it did with the network of a pool with `egress`: for the audit alone
@@ -202,8 +197,7 @@ class Settlement:
     refused: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """One settlement that was accepted, and where the job is now. An id that is not returned was fenced off."""
 
     job_id: str
@@ -211,8 +205,7 @@ class Settled:
     reason: QuarantineReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """The answer to settle and claim in one call."""
 
     settled: tuple[Settled, ...]

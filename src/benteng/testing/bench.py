@@ -7,11 +7,11 @@ what clients were told with what the store holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from benteng.decide import Disposition
 from benteng.evidence import Control, ControlMode, ControlScope

@@ -14,11 +14,12 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from benteng.decide import Disposition
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope

@@ -7,10 +7,10 @@ row, give a job to a foreign origin) is a hook of the harness, so that the tests
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from benteng.job import Job, Refs, new_job_id, operation_key, own_operation_key, sha256_hex
 from benteng.policy import LIMITS, Effect, KeyPath, Limits, Tier, TypePolicy

@@ -8,8 +8,10 @@ the model follows what it is shown, and raises Disagreement when the contract fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from benteng.clock import SECOND, Instant
 from benteng.decide import Disposition

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from benteng.decide import Disposition
 from benteng.errors import Busy, FacetError, PolicyError, StoreError, StoreUnavailable
@@ -69,7 +70,7 @@ def test_other_protocol_is_refused(ledger, owner, protocol):
 def test_database_without_ledger_names_the_command(ledger):
     """Where no ledger is, the error says how to make one."""
     with pytest.raises(StoreError, match="benteng migrate up"):
-        open_producer(replace(ledger.site, database="postgres").dsn("postgres"))
+        open_producer(dataclasses.replace(ledger.site, database="postgres").dsn("postgres"))
 
 
 def test_errors_do_not_repeat_the_address():

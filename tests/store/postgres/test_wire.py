@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from benteng.job import ArtifactRef, Refs
 from benteng.store.postgres import wire

@@ -8,8 +8,10 @@ as if each had entered before the next was looked at, and are written together. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from benteng.audit import Event
 from benteng.evidence import ControlMode

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from benteng.evidence import ControlMode, ControlScope
 from benteng.job import Job, Refs

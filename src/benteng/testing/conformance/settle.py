@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from benteng.decide import Disposition
 from benteng.job import Attempt, Grant
@@ -233,7 +234,7 @@ class SettlePromises(Promises):
 
         assert [[]] * 6 == answers
         after = bench.view(grant.job.id)
-        assert replace(before, audit=()) == replace(after, audit=())
+        assert dataclasses.replace(before, audit=()) == dataclasses.replace(after, audit=())
         assert [grant.job.id] == [answer.job_id for answer in bench.settle(settlement(grant))]
 
     def test_stale_settlement_is_recorded(self, bench: Bench) -> None:
