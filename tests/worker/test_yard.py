@@ -17,17 +17,24 @@ from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.verdict import Refuse
 from benteng.worker import wire
 from benteng.worker.cells import Cell, CellState, Lane
+from benteng.worker.crew import Unusable
 from benteng.worker.flights import Flight, StopReason, margin_seconds
 from benteng.worker.hatchery import Own
+from benteng.worker.means import Means
 from benteng.worker.nursery import Nest, NurseryState
 from benteng.worker.pool import Kind, Pool
 from benteng.worker.scratch import Scratch
+from benteng.worker.watched import Heard
 from benteng.worker.wire import Inbox, Line
-from benteng.worker.yard import WAIT_SECONDS_MAX, Means, Unusable, Yard
+from benteng.worker.yard import WAIT_SECONDS_MAX, Yard
 
 POLICIES = {
     f"{tier}@1": TypePolicy(name=f"{tier}@1", tier=tier, effect=Effect.REPEATABLE, limits=LIMITS[tier]) for tier in Tier
 }
+
+
+NOBODY = Heard(hear=lambda now: None, lost=lambda error, now: None)
+"""Who hears a line that says nothing."""
 
 
 def silent(event, /, **fields):
@@ -41,7 +48,7 @@ def yard(tmp_path):
     means = Means(nest, POLICIES, Own(os.environ, Scratch(tmp_path)), SystemRandom(), silent)
     with selectors.DefaultSelector() as selector:
         made = Yard(means, selector)
-        made.refused = Unusable("T-test", "no process in this test")
+        made.crew.refused = Unusable("T-test", "no process in this test")
         yield made
         made.close()
 
@@ -86,7 +93,7 @@ def test_an_attempt_that_outlives_its_kill_is_noticed(yard):
     there.close()
     stuck = flight()
     stuck.kill_at = 100.0
-    cell = Cell(1, yard._lanes[0], here, state=CellState.DYING, flights={1: stuck})
+    cell = Cell(1, next(iter(yard._lanes)), here, state=CellState.DYING, flights={1: stuck})
     cell.lane.cells.append(cell)
     yard._cells[1] = cell
 
@@ -101,19 +108,19 @@ OWN = 99
 @pytest.fixture
 def standing(yard):
     """A yard with a wide cell that stands; `told()` is what the zygote was told of guards since the last time."""
-    yard._nursery.state = NurseryState.READY
-    yard.approve()
+    yard.crew.nursery.state = NurseryState.READY
+    yard.crew.approve()
     here, there = socket.socketpair()
     here.setblocking(False)
-    cell = Cell(OWN, yard._lanes[0], here, state=CellState.READY)
+    cell = Cell(OWN, next(iter(yard._lanes)), here, state=CellState.READY)
     cell.lane.cells.append(cell)
     yard._cells[OWN] = cell
-    yard._selector.register(here, selectors.EVENT_READ)
+    cell.attend(yard._selector, NOBODY)
 
     def told():
         inbox = Inbox(Line.TO_ZYGOTE)
-        parts = [bytes(data) for data, _ in yard._nursery.outbox._parts]
-        for descriptor in yard._nursery.outbox.abandon():
+        parts = [bytes(data) for data, _ in yard.crew.nursery.outbox._parts]
+        for descriptor in yard.crew.nursery.outbox.abandon():
             os.close(descriptor)
         inbox.accept(b"".join(parts))
         return [pair for message, _ in inbox.messages() if isinstance(message, wire.Guard) for pair in message.until]
@@ -176,10 +183,10 @@ def test_work_keeps_its_guard(standing):
 def test_a_flight_that_is_alone_gets_a_cell_of_width_one(yard):
     """And LOW flights that are not go on sharing."""
     assert ("alone", 1) == (
-        yard._lane(flight(Tier.LOW, alone=True)).name,
-        yard._lane(flight(Tier.LOW, alone=True)).width,
+        yard._lanes.of(flight(Tier.LOW, alone=True)).name,
+        yard._lanes.of(flight(Tier.LOW, alone=True)).width,
     )
-    assert "wide" == yard._lane(flight(Tier.LOW)).name
+    assert "wide" == yard._lanes.of(flight(Tier.LOW)).name
 
 
 @pytest.mark.parametrize(
@@ -255,7 +262,7 @@ def test_how_many_cells_a_lane_starts(lane, waiting, missing):
 def test_a_greeting_does_not_bring_a_dying_cell_back(yard):
     """It may still be in the line when the cell was killed; a closed line must not be listened to again."""
     here, there = socket.socketpair()
-    cell = Cell(1, yard._lanes[0], here, state=CellState.DYING)
+    cell = Cell(1, next(iter(yard._lanes)), here, state=CellState.DYING)
 
     cell.hello()
 
@@ -275,7 +282,7 @@ def settled(yard, *, started, said):
     cell.inbox.line = Line.CELL_READY
     lane.cells.append(cell)
     yard._cells[OWN] = yard._where[1] = cell
-    yard._selector.register(here, selectors.EVENT_READ)
+    cell.attend(yard._selector, NOBODY)
     if said is not None:
         yard._take(cell, wire.Ended(1, said), b"", 100.0)
     before = list(yard.ended)

@@ -8,6 +8,7 @@ Trust: nothing that comes out of a cell.
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 from benteng.worker import wire
 from benteng.worker.flights import Flight
 from benteng.worker.pool import Kind
+from benteng.worker.watched import Heard, Watched
 from benteng.worker.wire import Inbox, Line, Outbox
 
 BACKOFF_SECONDS = 0.05
@@ -60,6 +62,16 @@ class Cell:
     ours: bool = False
     inbox: Inbox = field(default_factory=lambda: Inbox(Line.CELL_BORN))
     outbox: Outbox = field(default_factory=Outbox)
+    watched: Watched = field(init=False)
+
+    def attend(self, selector: selectors.BaseSelector, heard: Heard) -> None:
+        """Have its line listened to, until it is dying."""
+        self.watched = Watched(selector, self.line, self, heard)
+
+    def expect_death(self, *, ours: bool) -> None:
+        """Note that it was killed or hung up: nothing that it says from now on is waited for."""
+        self.state, self.ours = CellState.DYING, ours
+        self.watched.leave()
 
     @property
     def room(self) -> int:
@@ -85,12 +97,16 @@ class Cell:
         """Send flights that are seated to it, in as few frames as fit."""
         for data in wire.grant_frames([flight.work() for flight in flights]):
             self.outbox.put(data)
-        self.flush()
+        self._send()
 
     def say(self, message: wire.Stop) -> None:
         """Send one message."""
         self.outbox.put(wire.frame(message))
+        self._send()
+
+    def _send(self) -> None:
         self.flush()
+        self.watched.refresh()
 
     def flush(self) -> None:
         """Send what the line takes. A line that broke is noticed when it is read."""

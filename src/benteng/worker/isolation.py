@@ -11,13 +11,14 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from benteng.errors import PolicyError
 from benteng.policy import Tier
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import basic, layers, probe, programs, roots
 from benteng.worker.sandbox.layers import LAYERS, Seen
+from benteng.worker.say import Say
 
 VIOLATION: Final = "the kernel ended the cell for a violation (SIGSYS)"
 PROCESSES: Final = "pid_namespace"
@@ -29,14 +30,6 @@ ARRANGED: Final = frozenset({"environment", "store_unreadable", "sized_scratch",
 
 NURSED: Final = frozenset({"egress_broker", "landlock_tcp"})
 """Layers that the cells of a pool with `egress` have from their zygote, which is not let import without them."""
-
-
-class Say(Protocol):
-    """Tells what happened: an event's name, and fields that are safe to show."""
-
-    def __call__(self, event: str, /, **fields: object) -> None:
-        """Tell it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import os
 import subprocess
 
 from benteng.worker.program import program
-from benteng.worker.yard import Say
+from benteng.worker.say import Say
 
 RESTART_SECONDS = 1.0
 RESTART_SECONDS_MAX = 30.0

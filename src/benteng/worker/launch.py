@@ -28,15 +28,16 @@ from benteng.worker.asked import Asked, WardenAwayError, connecting, inherited
 from benteng.worker.hatchery import Own
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.keeper_child import KeeperChild
+from benteng.worker.means import Means
 from benteng.worker.nursery import Nest
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import roots, system
 from benteng.worker.sandbox.covers import free_to_cover
 from benteng.worker.sandbox.programs import Programs, resolve
+from benteng.worker.say import Say
 from benteng.worker.scratch import Scratch
 from benteng.worker.supervisor import INTERNAL, REFUSED, UNAVAILABLE, Plan, Supervisor, Tend
 from benteng.worker.vault import Vault
-from benteng.worker.yard import Means, Say
 
 VERSION = "0.1.0"
 WARDEN_SECONDS = 30.0

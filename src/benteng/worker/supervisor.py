@@ -28,10 +28,12 @@ from benteng.worker.backlog import SETTLE_MAX, Backlog
 from benteng.worker.budget import Budget
 from benteng.worker.flights import Flight, StopReason
 from benteng.worker.judgement import Judge, Settler
+from benteng.worker.means import Means
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import system
+from benteng.worker.say import Say
 from benteng.worker.vault import Vault
-from benteng.worker.yard import DEATH_SECONDS_MAX, Means, Say, Yard
+from benteng.worker.yard import DEATH_SECONDS_MAX, Yard
 
 T = TypeVar("T")
 Tend = Callable[[float], frozenset[int]]
@@ -174,7 +176,13 @@ class Supervisor:
         return Backlog(len(self._done), len(self._flights), self._done_at, self._yard.waiting)
 
     def _room(self) -> int:
-        if self._draining or not self._hungry or not self._accepts or not self._yard.open or self._register_at <= 0:
+        if (
+            self._draining
+            or not self._hungry
+            or not self._accepts
+            or not self._yard.crew.works
+            or self._register_at <= 0
+        ):
             return 0
         left = max(0, len(self._done) - SETTLE_MAX)
         return min(SETTLE_MAX, self._plan.pool.concurrency - (len(self._flights) - len(self._done)) - left)
@@ -373,12 +381,13 @@ class Supervisor:
 
     def _look_at_zygote(self) -> None:
         """Compare what the zygote imported with what was reviewed, once for each zygote."""
-        if self._yard.refused is not None and not self._draining:
-            self._refuse(self._yard.refused.rule, self._yard.refused.text)
-        if self._yard.deserted and not self._draining:
+        crew = self._yard.crew
+        if crew.refused is not None and not self._draining:
+            self._refuse(crew.refused.rule, crew.refused.text)
+        if crew.deserted and not self._draining:
             self._say("deserted", why="the warden is gone, and with it zygote and cells")
             self._begin_drain(clock.boot_seconds(), UNAVAILABLE)
-        code, self._yard.reported = self._yard.reported, None
+        code, crew.reported = crew.reported, None
         if code is None or self._draining:
             return
         reviewed = {name: policy for name, policy in self._plan.policies.items() if name in code}
@@ -393,8 +402,8 @@ class Supervisor:
         if not self._accepts:
             self._refuse("W-pool", f"the app has no job type for pool {self._plan.pool.name}")
             return
-        self._yard.approve()
-        self._say("ready", pool=self._plan.pool.name, types=len(self._accepts), zygote=self._yard.zygote)
+        crew.approve()
+        self._say("ready", pool=self._plan.pool.name, types=len(self._accepts), zygote=crew.hatchery.pid)
         if unknown:
             self._say("warning", rule="W-unknown", why=f"the code does not have, so they wait: {', '.join(unknown)}")
 
@@ -446,7 +455,7 @@ class Supervisor:
         if now < self._house_at:
             return
         self._house_at = now + HOUSEKEEPING_SECONDS
-        system.kill_strays(self._plan.tend(now) | self._yard.children)
+        system.kill_strays(self._plan.tend(now) | self._yard.crew.pids)
         leases = max((f.grant.lease.seconds for f in self._flights.values()), default=0.0)
         stuck = self._yard.overdue(now, max(STUCK_LEASES * leases, STUCK_SECONDS_MIN))
         if stuck:

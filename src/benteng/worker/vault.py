@@ -16,7 +16,7 @@ from benteng.policy import TypePolicy
 from benteng.redact import Scrubber
 from benteng.secret import Source
 from benteng.worker.flights import Flight
-from benteng.worker.isolation import Say
+from benteng.worker.say import Say
 
 PAUSE_SECONDS = 2.0
 

@@ -19,6 +19,7 @@ from typing import Final
 from benteng.worker import wire
 from benteng.worker.pool import Pool
 from benteng.worker.program import program
+from benteng.worker.watched import Heard, Watched
 from benteng.worker.wire import Inbox, Line, Outbox
 
 PING_SECONDS: Final = 1.0
@@ -29,16 +30,16 @@ NOBODY: Final = 65_534
 
 @dataclass(frozen=True, slots=True)
 class Ears:
-    """Who hears what a broker says: the time comes along.
+    """Who hears what a broker says.
 
     listening   it answers what the zygote's filter asks
-    registered  a job may connect;  used: what a dropped job did
-    lost        it is gone, and why
+    registered  a job may connect, from this time on;  used: what a dropped job did
+    lost        it is gone, why and when
     """
 
-    listening: Callable[[float], None]
+    listening: Callable[[], None]
     registered: Callable[[int, float], None]
-    used: Callable[[wire.Used, float], None]
+    used: Callable[[wire.Used], None]
     lost: Callable[[str, float], None]
 
 
@@ -54,9 +55,9 @@ class Desk:
         self._selector = selector
         self._ears = ears
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: socket.socket | None = None
+        self._watched: Watched | None = None
         self._inbox = Inbox(Line.BROKER_READY)
-        self._outbox = Outbox()
+        self.outbox = Outbox()
         self._ping_at = self._silent_since = 0.0
 
     @property
@@ -72,15 +73,15 @@ class Desk:
     @property
     def up(self) -> bool:
         """Whether there is a broker."""
-        return self._line is not None
+        return self._watched is not None
 
     def start(self, now: float) -> None:
         """Have a broker: start one, or use the one that we were given."""
         ours = self._start() if self._launched is None else self._launched.pop()
         ours.setblocking(False)
-        self._line, self._inbox, self._outbox = ours, Inbox(Line.BROKER_READY), Outbox()
+        self._inbox, self.outbox = Inbox(Line.BROKER_READY), Outbox()
         self._ping_at, self._silent_since = now + PING_SECONDS, now
-        self._selector.register(ours, selectors.EVENT_READ, self._ready)
+        self._watched = Watched(self._selector, ours, self, Heard(self._hear, self._lost))
         self._say(self._terms())
 
     def _start(self) -> socket.socket:
@@ -105,11 +106,11 @@ class Desk:
 
     def stop(self) -> None:
         """End the broker, if there is one: whatever still asks finds that there is no such call."""
-        if self._line is not None:
-            self._selector.unregister(self._line)
-            self._line.close()
-            self._line = None
-        for number in self._outbox.abandon():
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.leave()
+            watched.line.close()
+        for number in self.outbox.abandon():
             os.close(number)
         process, self._process = self._process, None
         if process is not None:
@@ -130,7 +131,7 @@ class Desk:
 
     def tick(self, now: float) -> None:
         """Ask whether it is there."""
-        if self._line is None:
+        if self._watched is None:
             return
         if now - self._silent_since > SILENT_SECONDS_MAX:
             self._ears.lost("does not answer", now)
@@ -139,45 +140,37 @@ class Desk:
             self._say(wire.Ping())
 
     def _say(self, message: wire.Open | wire.Listen | wire.Register | wire.Forget | wire.Ping, *numbers: int) -> None:
-        self._outbox.put(wire.frame(message), numbers)
-        self._flush()
+        self.outbox.put(wire.frame(message), numbers)
+        self.flush()
+        if self._watched is not None:
+            self._watched.refresh()
 
-    def _flush(self) -> None:
-        if self._line is None:
+    def flush(self) -> None:
+        """Send what the line takes."""
+        if self._watched is None:
             return
         with contextlib.suppress(ConnectionError):  # noticed when the line is read
-            for number in self._outbox.flush(self._line):
+            for number in self.outbox.flush(self._watched.line):
                 os.close(number)
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
-        if self._selector.get_key(self._line).events != events:
-            self._selector.modify(self._line, events, self._ready)
 
-    def _ready(self, mask: int, now: float) -> None:
-        if mask & selectors.EVENT_WRITE:
-            self._flush()
-        if not mask & selectors.EVENT_READ or self._line is None:
-            return
-        try:
-            if not self._inbox.fill(self._line):
-                raise EOFError
-            self._silent_since = now
-            for message, _ in self._inbox.messages():
-                self._hear(message, now)
-        except BlockingIOError:
-            return
-        except (EOFError, ConnectionError):
-            self._ears.lost("ended", now)
-        except wire.ProtocolError:
-            self._ears.lost("broke the protocol", now)
+    def _hear(self, now: float) -> None:
+        if self._watched is None or not self._inbox.fill(self._watched.line):
+            raise EOFError
+        self._silent_since = now
+        for message, _ in self._inbox.messages():
+            self._take(message, now)
 
-    def _hear(self, message: object, now: float) -> None:
+    def _lost(self, error: wire.ProtocolError | None, now: float) -> None:
+        self._ears.lost("ended" if error is None else "broke the protocol", now)
+
+    def _take(self, message: object, now: float) -> None:
         match message:
             case wire.Listening():
-                self._ears.listening(now)
+                self._ears.listening()
             case wire.Registered(handle):
                 self._ears.registered(handle, now)
             case wire.Used():
-                self._ears.used(message, now)
+                self._ears.used(message)
             case wire.Pong():
                 return
             case _:
