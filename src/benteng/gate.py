@@ -46,8 +46,7 @@ UNASKED = Evidence(now=0, speaks=True)
 """What the gate assumes for a LOW job that needs no evidence: `admit` checks control and origin itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(msgspec.Struct, frozen=True):
     """What a caller wants: a type, a payload, on whose behalf, and when.
 
     payload        an instance of the contract, a mapping of its fields, or raw JSON bytes
@@ -66,8 +65,7 @@ class JobSpec:
     durability: str = Durability.D0
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """A parsed spec on its way: not judged, not signed."""
 
     job: Job
@@ -91,8 +89,7 @@ class Draft:
         return self.policy.tier is not Tier.LOW or timed or bool(self.job.refs.artifacts)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A spec that was read and is not judged yet: its draft and the facts that its checks need, or why it is refused.
 
     It waits in memory at most for the flushes before its own (flusher.py); whatever can change in the ledger is asked
@@ -202,7 +199,7 @@ class Gate:
         case = Case(
             draft.job, draft.policy, door, shape=draft.job_type.shape, parsed=draft.parsed, checks=checks, facts=facts
         )
-        return judge(case, evidence if evidence is UNASKED else replace(evidence, policy_sha256=None), GATE)
+        return judge(case, evidence, GATE)
 
     def _policy(self, job_type: JobType) -> TypePolicy:
         policy = self.policies.get(job_type.name)
@@ -281,18 +278,28 @@ class Gate:
 
     def _finish(self, draft: Draft, now: Instant) -> Job:
         """Give the job its times, by the store's clock, and its signature."""
-        limits, job = draft.policy.limits, draft.job
-        if draft.delay_seconds:
-            job = replace(job, available_at=now + microseconds(draft.delay_seconds))
-        if limits.expires_seconds:
-            job = replace(job, expires_at=now + microseconds(limits.expires_seconds))
-        key = self.signing_key() if draft.policy.tier is not Tier.LOW or draft.policy.signed else None
+        policy, job = draft.policy, _timed(draft, now)
+        if policy.tier is Tier.LOW and not policy.signed:
+            return job
+        key = self.signing_key()
         if key is not None:
-            return replace(job, envelope=seal(_claims(job, draft.policy, key, now), key))
-        if draft.policy.signed:
+            return replace(job, envelope=seal(_claims(job, policy, key, now), key))
+        if policy.signed:
             msg = f"a job of type {job.type} must be signed and there is no producer key: make one with benteng init"
             raise KeyringError(msg)
         return job
+
+
+def _timed(draft: Draft, now: Instant) -> Job:
+    """Return the job with the times that count from the store's now."""
+    job, delay, expires = draft.job, draft.delay_seconds, draft.policy.limits.expires_seconds
+    if not (delay or expires):
+        return job
+    return replace(
+        job,
+        available_at=now + microseconds(delay) if delay else job.available_at,
+        expires_at=now + microseconds(expires) if expires else 0,
+    )
 
 
 def load_facts(registry: Registry, job_type: JobType, value: object) -> dict[str, object]:

@@ -75,7 +75,7 @@ class Registry:
 
     types: dict[str, JobType] = field(default_factory=dict[str, JobType])
     loaders: dict[str, Loader] = field(default_factory=dict[str, Loader])
-    checks: dict[str, list[Check]] = field(default_factory=dict[str, list[Check]])
+    checks: dict[str, tuple[Check, ...]] = field(default_factory=dict[str, tuple[Check, ...]])
 
     def find(self, target: str | Handler) -> JobType:
         """Return a type by its name or by its function. A bare name means the newest major. Raises DefinitionError."""
@@ -127,14 +127,16 @@ class Registry:
                     f"check {check.name} needs evidence {name}, which is not defined for {job_type.name}",
                     fix=f'define it above with @app.evidence("{name}")',
                 )
-        self.checks.setdefault(job_type.name, []).append(check)
+        self.checks[job_type.name] = (*self.checks_of(job_type), check)
 
     def checks_of(self, job_type: JobType) -> tuple[Check, ...]:
         """Return the checks of a type, in the order of definition."""
-        return tuple(self.checks.get(job_type.name, ()))
+        return self.checks.get(job_type.name, ())
 
     def loaders_of(self, job_type: JobType) -> tuple[Loader, ...]:
         """Return the evidence loaders that the checks of a type need, each once."""
+        if not self.loaders:
+            return ()
         names = dict.fromkeys(name for check in self.checks_of(job_type) for name in check.needs)
         return tuple(self.loaders[name] for name in names)
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -223,6 +224,75 @@ def test_parsing_the_canonical_bytes_changes_nothing(changes):
     assert EVERYTHING.parse(once.canonical) == once
     assert EVERYTHING.parse_value(once.value) == once
     assert json.loads(once.canonical)["number"] == changes["number"]
+
+
+class Timeless(Contract):
+    """All that a contract may hold but moments: written without a look for them."""
+
+    number: int
+    ratio: float
+    text: str
+    day: date
+    ident: UUID
+    amount: Money
+    colour: Colour
+    size: Literal["s", "m"]
+    flag: bool
+    inner: Inner
+    many: list[Slug]
+    table: dict[str, int]
+    maybe: int | None = None
+    artifact: Artifact | None = None
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "number": st.integers(-SAFE_INTEGER, SAFE_INTEGER),
+            "ratio": st.floats(allow_nan=False, allow_infinity=False),
+            "amount": st.decimals(-999, 999, places=4).map(lambda amount: f"{amount:f}"),
+            "colour": st.sampled_from(Colour),
+            "table": st.dictionaries(SLUGS, st.integers(-9, 9), max_size=5),
+            "artifact": st.none() | st.just({"id": "a", "sha256": "0" * 64}),
+        }
+    )
+)
+def test_contracts_with_and_without_moments_write_alike(changes):
+    """A moment among the fields changes how the bytes are made, and none of them."""
+    payload = PAYLOAD | {"day": date(2026, 1, 1)} | changes
+    payload.pop("at")
+
+    timed = EVERYTHING.parse_value(payload | {"at": datetime(2026, 1, 1, tzinfo=UTC)})
+
+    timeless = shape_of(Timeless, tier=Tier.MEDIUM).parse_value(payload)
+    assert timed.canonical.replace(b'"at":"2026-01-01T00:00:00Z",', b"") == timeless.canonical
+
+
+def test_a_moment_in_an_untyped_field_is_in_utc():
+    """`Any` may be given a datetime in Python: it has one spelling too."""
+
+    class Free(Contract):
+        data: dict[str, Any]
+
+    there = datetime(2026, 1, 1, 7, tzinfo=timezone(timedelta(hours=7)))
+
+    assert (
+        b'{"data":{"at":"2026-01-01T00:00:00Z"}}'
+        == shape_of(Free, tier=Tier.LOW).parse_value({"data": {"at": there}}).canonical
+    )
+
+
+def test_contracts_that_do_not_read_what_they_write_are_refused():
+    """A check that changes what it is given would give one payload two digests."""
+
+    class Growing(Contract):
+        text: str
+
+        def __post_init__(self) -> None:
+            msgspec.structs.force_setattr(self, "text", self.text + "x")
+
+    with pytest.raises(Malformed, match="does not read back"):
+        shape_of(Growing, tier=Tier.LOW).parse(b'{"text":"a"}')
 
 
 @given(

@@ -318,6 +318,51 @@ def test_what_is_read_is_what_json_reads(value):
     assert json.loads(raw) == mine
 
 
+def told(raw):
+    """Return what the parser says: the value with its types, or the rule and the field that it refuses."""
+    try:
+        return repr(read(raw, PayloadLimits(payload_bytes_max=20_000, items_max=20, text_max=20), KNOWN))
+    except Malformed as refusal:
+        return refusal.rule, refusal.field
+
+
+KNOWN = frozenset({"a", "b"})
+ODD = [
+    *(1.0, 2.0**60, -0.0, 0.1, 1e300, SAFE_INTEGER, SAFE_INTEGER + 1, -SAFE_INTEGER - 1, 10**40),
+    *("x" * 20, "x" * 21, "\0", "\x7f", "\u202e", "e\u0301", "\u00e9", "\ud800", '"', "\\"),
+    *(list(range(20)), list(range(21)), [[[[[[[[]]]]]]]], dict.fromkeys(map(str, range(21)), 0)),
+]
+COMPACT = st.dictionaries(st.sampled_from("ab") | PLAIN, JSON_VALUES | st.sampled_from(ODD), max_size=3)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=map(str, range(len(ODD))))
+def test_odd_values_are_told_alike_by_the_short_way(odd):
+    """One odd value in bytes that an encoder could have written: the answer is that of bytes with a space in them."""
+    raw = json.dumps({"a": [odd]}, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
+
+    assert told(b" " + raw) == told(raw)
+
+
+@given(COMPACT.map(lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"))))
+@example('{"a":1,"a":1}')
+@example('{"a":1,"a":2,"b":NaN}')
+@example('{"a":-0}')
+@example('{"a":1e2}')
+@example('{"a":1E+2}')
+@example('{"a":1e999}')
+@example('{"a":0.1000}')
+@example('{"a":"\\u0041"}')
+@example('{"a":"\\/"}')
+@example('{"a":"\t"}')
+@example('{"a":' + "9" * 5_000 + "}")
+@example('{"a":' + "[" * 5_000 + "]" * 5_000 + "}")
+def test_the_short_way_says_what_the_long_way_says(text):
+    """What an encoder could have written is read in a short way, unless a space makes it odd: with the same answer."""
+    raw = text.encode(errors="surrogatepass")
+
+    assert told(b" " + raw) == told(raw)
+
+
 @given(JSON_VALUES)
 def test_ordinary_values_are_accepted(value):
     """Flat, clean values are never refused, so that the differential test compares something."""

@@ -29,6 +29,7 @@ from benteng.contract import (
     resource_keys,
     shape_of,
 )
+from benteng.contract.summary import Outline, summarise
 from benteng.errors import DefinitionError, Malformed
 from benteng.policy import Tier
 
@@ -212,6 +213,11 @@ def test_no_hidden_value_reaches_the_summary():
 
     assert "secret" not in json.dumps(summary)
     assert ("a", "b", ["c"]) == (summary["shown"], summary["maybe"], summary["items"])
+
+
+def test_a_name_that_the_contract_does_not_have_is_hidden():
+    """What nobody marked is not shown, whoever wrote it into the bytes."""
+    assert {"ghost": {"type": "string", "length": 6}} == summarise(Outline(shown=True, below={}), {"ghost": "secret"})
 
 
 def test_free_text_names_the_reviewed_fields():

@@ -139,6 +139,12 @@ def is_artifact(node: Node) -> bool:
     return isinstance(node.type, type) and issubclass(node.type, Artifact)
 
 
+def is_timeless(node: Node) -> bool:
+    """Say whether no value of the node can hold a moment in time."""
+    below = (*node.parts, *(field.node for field in node.fields))
+    return node.form not in {Form.DATETIME, Form.ANY, Form.UNKNOWN} and all(map(is_timeless, below))
+
+
 def kind_of(node: Node) -> str:
     """Return the resource kind of a node, of its items, or of its options; "" when it has none."""
     mark = node.mark(Kind)

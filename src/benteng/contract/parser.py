@@ -2,7 +2,8 @@
 
 The same checks run in the same order at every door: size, UTF-8, depth, then decoding that refuses duplicate keys,
 non-finite and unsafe numbers, then the items and texts found. The depth is counted by a linear scan before any
-recursive parser sees the bytes, and no error carries or refers to the payload.
+recursive parser sees the bytes, and no error carries or refers to the payload. Bytes that an encoder gives back as they
+are take a short way to the same answer; whatever is not plain there is looked at by the long one, which also names it.
 
 Trust: nothing. Every byte may be chosen by an attacker.
 """
@@ -16,6 +17,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NoReturn, cast
 from unicodedata import is_normalized
+
+import msgspec
 
 from benteng.contract.rules import PAYLOAD_RULES, RULES
 from benteng.errors import DefinitionError, Malformed
@@ -89,6 +92,56 @@ class _Flaw(Exception):  # noqa: N818 - a finding on its way out, not an error o
 def _read(raw: bytes, limits: PayloadLimits) -> object:
     if len(raw) > limits.payload_bytes_max:
         raise _Flaw("P-bytes", f"{len(raw)} bytes, the limit is {limits.payload_bytes_max}")
+    tree = _plain_tree(raw, limits)
+    return _read_closely(raw, limits) if tree is None else tree
+
+
+def _plain_tree(raw: bytes, limits: PayloadLimits) -> object | None:
+    """Return the value of bytes that are written as our encoder writes, and plain; None: read them closely.
+
+    Written back as they are, they hold no key twice, no space, no odd spelling of a number or a character: what is left
+    to look at are the values.
+    """
+    if raw.count(b"[") + raw.count(b"{") > limits.depth_max:
+        return None
+    try:
+        tree: object = _decode_plain(raw)
+        is_plain = _encode_plain(tree) == raw and _is_plain(tree, limits)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return tree if is_plain else None
+
+
+_decode_plain: Final = msgspec.json.Decoder().decode
+_encode_plain: Final = msgspec.json.Encoder().encode
+
+
+def _is_plain(value: object, limits: PayloadLimits) -> bool:
+    kind = type(value)
+    if kind is str:
+        return _is_plain_text(cast("str", value), limits)
+    if kind is int:
+        return -SAFE_INTEGER <= cast("int", value) <= SAFE_INTEGER
+    if kind is dict:
+        return _is_plain_object(cast("dict[str, object]", value), limits)
+    if kind is list:
+        items = cast("list[object]", value)
+        return len(items) <= limits.items_max and all(_is_plain(item, limits) for item in items)
+    return value is None or kind is bool or not cast("float", value).is_integer()  # 1.0 is the int 1
+
+
+def _is_plain_object(value: dict[str, object], limits: PayloadLimits) -> bool:
+    for key, item in value.items():
+        if not (_is_plain_text(key, limits) and _is_plain(item, limits)):
+            return False
+    return len(value) <= limits.items_max
+
+
+def _is_plain_text(text: str, limits: PayloadLimits) -> bool:
+    return len(text) <= limits.text_max and text.isascii() and text.isprintable()
+
+
+def _read_closely(raw: bytes, limits: PayloadLimits) -> object:
     text = _decode(raw)
     _check_depth(text, limits.depth_max)
     tree = _parse(text)

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, cast
 
@@ -27,6 +27,7 @@ from benteng.contract.node import (
     Node,
     RecursiveContractError,
     is_artifact,
+    is_timeless,
     kind_of,
     places,
     record,
@@ -44,22 +45,17 @@ from benteng.contract.path import (
 )
 from benteng.contract.schema import schema_of
 from benteng.contract.struct_codec import StructCodec, canonical_json
-from benteng.contract.summary import summarise
+from benteng.contract.summary import outline_of, summarise
 from benteng.contract.types import Kind
 from benteng.errors import DefinitionError
 from benteng.policy import Tier
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """A payload that passed: the typed value, and the canonical bytes that are stored, digested and signed.
-
-    exact  the bytes that were read were these: reading the canonical bytes has given the same bytes
-    """
+class Parsed(msgspec.Struct, frozen=True, gc=False):
+    """A payload that passed: the typed value, and the canonical bytes that are stored, digested and signed."""
 
     value: Any  # an instance of the shape's model, which the type checker cannot know here
     canonical: bytes
-    exact: bool = field(default=False, compare=False)
 
     @property
     def digest(self) -> str:
@@ -96,6 +92,7 @@ class Shape:
         self.limits = limits
         self._codec = codec
         self._root = root
+        self._outline = outline_of(root)
         self._places = tuple(places(root))
         self._known = frozenset(part for place in self._places for part in place.path)
         self._wide = replace(limits, text_max=max(limits.text_max, *self._longest(), 1))
@@ -108,8 +105,11 @@ class Shape:
         """
         value = self._typed(raw)
         canonical = self._codec.encode(value)
-        # The value is made from the canonical bytes, which passed the same checks: gate and cell hold equal values.
-        return Parsed(value, raw, exact=True) if canonical == raw else Parsed(self._typed(canonical), canonical)
+        if canonical != raw:  # the value is made from bytes that read back as themselves: gate and cell hold equal ones
+            value = self._typed(canonical)
+            if self._codec.encode(value) != canonical:  # a check of the contract's own changes what it is given
+                raise malformed("P-value", "the contract does not read back what it writes")
+        return Parsed(value, canonical)
 
     def parse_value(self, value: object) -> Parsed:
         """Parse a payload given in Python, an instance of the model or a mapping: written out, then parsed as bytes.
@@ -149,7 +149,7 @@ class Shape:
 
     def summary(self, parsed: Parsed) -> dict[str, object]:
         """Return what the audit may show: `Audited` fields in clear, all others as type and length."""
-        return summarise(self._root, cast("dict[str, object]", _plain(parsed)))
+        return summarise(self._outline, cast("dict[str, object]", _plain(parsed)))
 
     def arguments(self, parsed: Parsed) -> dict[str, Any]:
         """Return the value's fields by Python name, to call the function that the contract was made of."""
@@ -246,7 +246,7 @@ def _struct_shape(name: str, model: type[msgspec.Struct], tier: Tier, limits: Pa
     check(root, tier)
     _compile(model)
     check_defaults(root)
-    return Shape(name, model, tier, codec=StructCodec(model), root=root, limits=limits)
+    return Shape(name, model, tier, codec=StructCodec(model, timeless=is_timeless(root)), root=root, limits=limits)
 
 
 def _pydantic_shape(name: str, model: type[object], tier: Tier, limits: PayloadLimits) -> Shape:

@@ -25,10 +25,14 @@ from benteng.errors import Malformed
 
 
 class StructCodec:
-    """Converts between plain values, instances of one msgspec class, and canonical bytes."""
+    """Converts between plain values, instances of one msgspec class, and canonical bytes.
 
-    def __init__(self, model: type[msgspec.Struct]) -> None:
+    timeless  no value of the class can hold a moment, so that nothing has to be brought to UTC before it is written
+    """
+
+    def __init__(self, model: type[msgspec.Struct], *, timeless: bool = False) -> None:
         self.model = model
+        self._timeless = timeless
 
     def convert(self, tree: object) -> object:
         """Return the typed value. Strict: nothing is coerced, unknown fields are refused.
@@ -42,7 +46,7 @@ class StructCodec:
 
         Raises Malformed: a datetime has no time zone or leaves the calendar (P-timezone).
         """
-        return canonical_json(self.plain(value))
+        return guarded(lambda: _ENCODER.encode(value)) if self._timeless else canonical_json(self.plain(value))
 
     def plain(self, value: object) -> object:
         """Return the value as plain data, still holding datetimes."""
@@ -64,9 +68,13 @@ def native(value: object) -> object:
 
     Raises Malformed: P-type, P-number or P-depth.
     """
+    return guarded(lambda: _plain_of(value))
+
+
+def _plain_of(value: object) -> object:
     # _NATIVE stay as they are: a datetime for a str field is then refused, instead of written as text.
-    plain = guarded(lambda: msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=encode_extra))
-    guarded(lambda: _check_native(plain))
+    plain: object = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=encode_extra)
+    _check_native(plain)
     return plain
 
 
@@ -78,7 +86,6 @@ def canonical_json(plain: object) -> bytes:
     return guarded(lambda: _ENCODER.encode(_in_utc(plain)))
 
 
-_ENCODER: Final = msgspec.json.Encoder(order="sorted")
 T = TypeVar("T")
 
 
@@ -102,7 +109,12 @@ def guarded(work: Callable[[], T]) -> T:
     raise flaw  # outside the handlers: a context would keep the first error's message, which may quote a value
 
 
+_HARMLESS: Final = frozenset({str, int, bool, type(None)})
+
+
 def _check_native(plain: object) -> None:
+    if type(plain) in _HARMLESS:
+        return
     if isinstance(plain, float) and not math.isfinite(plain):
         raise malformed("P-number")
     if isinstance(plain, dict):
@@ -125,6 +137,9 @@ def encode_extra(value: object) -> object:
         return value.spelling()
     msg = f"{type(value).__name__} is no contract type"
     raise TypeError(msg)
+
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted", enc_hook=encode_extra)
 
 
 def _decode_extra(wanted: type, value: object) -> object:

@@ -13,10 +13,10 @@ def control(case: Case, evidence: Evidence) -> Verdict:
     """Turn the strictest switch into a verdict: halt refuses, divert diverts, hold holds."""
     del case
     switch = evidence.control
+    if switch.mode is ControlMode.OPEN:
+        return ADMIT
     why = f"{switch.scope} {switch.name} is switched to {switch.mode}"
     match switch.mode:
-        case ControlMode.OPEN:
-            return ADMIT
         case ControlMode.HOLD:
             return Hold("C-hold", why)
         case ControlMode.DIVERT:

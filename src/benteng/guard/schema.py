@@ -27,6 +27,6 @@ def schema(case: Case, evidence: Evidence) -> Verdict:
 
 
 def _read(case: Case, shape: Shape) -> Parsed:
-    """Read the bytes back, unless this door's own reading was of these very bytes already."""
+    """Read the bytes back, unless this door has read them already: what it parsed reads back as itself."""
     parsed, payload = case.parsed, case.job.payload
-    return parsed if parsed is not None and parsed.exact and parsed.canonical == payload else shape.parse(payload)
+    return parsed if parsed is not None and parsed.canonical == payload else shape.parse(payload)
