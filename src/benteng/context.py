@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 class Channel(Protocol):
     """The cell's side of a context."""
 
+    @property
+    def scratch(self) -> Path:
+        """The attempt's own directory, made when it is first asked for."""
+        ...
+
     def progress(self, text: str) -> None:
         """Send a progress text with the next frame."""
         ...
@@ -49,17 +54,20 @@ class Context:
     fence          number of this attempt; never goes back in an installation. Pass it to every system that can check
     it. operation_key  identity of the operation (hex): pass it to every system that dedupes by key
     attempt        which try this is, from 1
-    scratch        the attempt's own directory, deleted afterwards
     """
 
-    __slots__ = ("_channel", "attempt", "fence", "operation_key", "scratch")
+    __slots__ = ("_channel", "attempt", "fence", "operation_key")
 
-    def __init__(self, channel: Channel, *, fence: int, operation_key: str, attempt: int, scratch: Path) -> None:
+    def __init__(self, channel: Channel, *, fence: int, operation_key: str, attempt: int) -> None:
         self._channel = channel
         self.fence = fence
         self.operation_key = operation_key
         self.attempt = attempt
-        self.scratch = scratch
+
+    @property
+    def scratch(self) -> Path:
+        """The attempt's own directory, made when it is first asked for and deleted afterwards."""
+        return self._channel.scratch
 
     @property
     def log(self) -> Logger:

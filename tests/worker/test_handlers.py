@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import until
 
 
 def test_a_low_job_runs_in_a_wide_cell(shared):
@@ -23,6 +26,14 @@ def test_an_async_job_runs_on_the_loop(shared):
     results = {shared.ended(job).result for job in jobs}
 
     assert {f'"Halo, n{n}"'.encode() for n in range(8)} == results
+
+
+def test_the_directory_of_a_low_attempt_goes_when_it_ends(shared):
+    """The cell lives on, and what a handler left in `ctx.scratch` does not."""
+    directory = Path(json.loads(shared.ended(shared.enqueue("notes@1", name="a")).result))
+
+    until(lambda: not directory.exists())
+    assert directory.parent.exists()
 
 
 def test_a_medium_cell_is_used_again_and_each_attempt_has_its_own_home(shared):

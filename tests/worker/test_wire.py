@@ -28,6 +28,15 @@ def work(handle, payload):
     return wire.Work(handle, "greet@1", 7, 1, "op", "digest", 30.0, len(payload)), payload
 
 
+def said(frames):
+    """How attempts ended, each with its part of the tail."""
+    inbox = Inbox(Line.CELL_READY)
+    for each in frames:
+        inbox.accept(each)
+        for message, tail in inbox.messages():
+            yield from wire.ends(message, tail)
+
+
 def received(inbox, sock):
     """Everything that has arrived."""
     found = []
@@ -89,6 +98,28 @@ def test_each_attempt_has_its_own_secrets(pair):
         list(wire.parts(message.works, tail[:-1]))
 
 
+def test_how_attempts_ended_is_told_together():
+    """One frame for all, each with its part of the tail, and more than one only when the cap wants it."""
+    large = wire.Ending(2, wire.How.COMPLETED, result_bytes=65_536, successors=(wire.Next("n@1", 131_072),))
+    failed = wire.Ending(3, wire.How.PERMANENT, "x" * 2048, "r" * 128, "f" * 256, "y" * 2048)
+    plain = [(wire.Ending(n, wire.How.COMPLETED, result_bytes=4), b"null") for n in range(10, 20)]
+
+    together = wire.ended_frames(plain)
+    apart = wire.ended_frames([*plain, (large, b"x" * (65_536 + 131_072)), (failed, b"")])
+
+    assert [10, 20] == [len(list(said(together))), len(list(said([*together, *together])))]
+    assert [*plain, (large, b"x" * (65_536 + 131_072)), (failed, b"")] == list(said(apart))
+    assert 1 == len(together) < len(apart)
+    assert all(len(each) <= wire.PREFIX.size + wire.FRAME_BYTES_MAX for each in apart)
+
+
+@pytest.mark.parametrize("tail", [b"", b"nul", b"nulll"])
+def test_a_tail_that_the_ends_do_not_add_up_to_is_no_frame(tail):
+    """Nothing of such a frame counts."""
+    with pytest.raises(wire.ProtocolError):
+        wire.ends(wire.Ended((wire.Ending(1, wire.How.COMPLETED, result_bytes=4),)), tail)
+
+
 def test_a_reader_that_stops_has_had_what_it_took(pair):
     """A frame that was handed out does not come again."""
     here, there = pair
@@ -110,7 +141,7 @@ def test_only_what_is_permitted_decodes(line):
         wire.Stop(1),
         wire.Hello(()),
         wire.Started((1,)),
-        wire.Ended(1, wire.How.COMPLETED),
+        wire.Ended((wire.Ending(1, wire.How.COMPLETED),)),
         wire.Progress(1, "x"),
         wire.Log(1, "x"),
         wire.Spawn(1, Kind.WIDE, 1, LIMITS[Tier.LOW]),
@@ -147,7 +178,7 @@ def test_every_message_is_permitted_somewhere():
     """No message exists that nobody may say."""
     known = {message for messages in wire.PERMITTED.values() for message in messages}
 
-    assert set(wire._Message.__subclasses__()) - known == {wire.Work, wire.Next, wire.Named, wire.Denied}
+    assert set(wire._Message.__subclasses__()) - known == {wire.Work, wire.Next, wire.Named, wire.Denied, wire.Ending}
 
 
 def test_a_line_changes_with_its_state(pair):

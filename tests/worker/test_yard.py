@@ -139,6 +139,25 @@ def fly(yard, handle, until, now):
     yard._landed(yard._cells[OWN], sent, now)
 
 
+@pytest.mark.parametrize("kind, says, goes", [("wide", True, True), ("wide", False, False), ("serial", False, True)])
+def test_the_directory_of_an_attempt_goes_with_it(standing, tmp_path, kind, says, goes):
+    """A LOW cell says whether it made one, and keeps what it does not tell; of others it goes whatever they say."""
+    yard, _ = standing
+    lane = next(lane for lane in yard._lanes if lane.kind == kind)
+    cell, one = yard._cells[OWN], flight(Tier.LOW)
+    cell.lane.cells.remove(cell)
+    lane.cells.append(cell)
+    cell.lane, cell.flights, yard._where[1], one.started = lane, {1: one}, cell, True
+    (root,) = tmp_path.iterdir()
+    directory = root / f"cell-{OWN}" / "1"
+    directory.mkdir(parents=True)
+
+    yard._take(cell, wire.Ended((wire.Ending(1, wire.How.COMPLETED, scratch=says),)), b"", 100.0)
+
+    assert goes is not directory.exists()
+    assert [one] == yard.ended
+
+
 def test_the_zygote_is_told_of_a_lease_when_what_it_knows_will_not_do(standing):
     """Not for each job: only of a first, of an earlier end, and when what it knows will end soon."""
     yard, told = standing
@@ -284,7 +303,7 @@ def settled(yard, *, started, said):
     yard._cells[OWN] = yard._where[1] = cell
     cell.attend(yard._selector, NOBODY)
     if said is not None:
-        yard._take(cell, wire.Ended(1, said), b"", 100.0)
+        yard._take(cell, wire.Ended((wire.Ending(1, said),)), b"", 100.0)
     before = list(yard.ended)
     yard._exited(wire.Exited(OWN, signal.SIGSYS, guarded=False), 100.0)
     there.close()

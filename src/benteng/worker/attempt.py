@@ -35,13 +35,18 @@ from benteng.task import JobType, Registry
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 from benteng.worker import wire
 from benteng.worker.denial import denial
-from benteng.worker.wire import UNSERIALISABLE, Ended, How, Next, Work
+from benteng.worker.wire import UNSERIALISABLE, Ending, How, Next, Work
 
 LOG_BYTES_MAX: Final = 64 * 1024
 LOG_LINE_BYTES_MAX: Final = 8000
 PROGRESS_BYTES_MAX: Final = 4096
 REASON_BYTES_MAX: Final = 2048
 COPY_BYTES: Final = 1 << 20
+NOTHING: Final = Evidence(now=0)
+"""What a cell knows of the ledger. Its guards ask for nothing else."""
+
+NO_SECRETS: Final = Scrubber()
+_canonical: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 
 class Stopped(BaseException):
@@ -90,7 +95,7 @@ class Attempt:
     payload: bytes
     shop: Workshop
     secrets: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    scrubber: Scrubber = field(default_factory=Scrubber)
+    scrubber: Scrubber = NO_SECRETS
     job_type: JobType | None = None
     parsed: Parsed | None = None
     deadline: float = 0.0
@@ -98,20 +103,22 @@ class Attempt:
     logged_bytes: int = 0
     partial: str = ""
     next: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    made: bool = False
 
     def __post_init__(self) -> None:
         self.job_type = self.shop.registry.types.get(self.work.type)
         self.deadline = clock.boot_seconds() + self.work.run_seconds
-        self.scrubber = Scrubber(self.secrets.values())
+        if self.secrets:
+            self.scrubber = Scrubber(self.secrets.values())
 
     @property
     def loads(self) -> bool:
         """Whether judging runs code of the user's."""
-        return self.job_type is not None and bool(self.shop.registry.checks_of(self.job_type))
+        return self.work.type in self.shop.registry.checks
 
     # ------------------------------------------------------------------------------------------------------- judgement
 
-    def judge(self) -> Ended | None:
+    def judge(self) -> Ending | None:
         """Return how the attempt ends unstarted, or None when it may start."""
         try:
             verdict = self._verdict()
@@ -128,20 +135,20 @@ class Attempt:
         if sha256_hex(self.payload) != self.work.payload_sha256:
             return Refuse("G-forged", "the payload is not what was granted", suspicious=True)
         self.parsed = job_type.shape.parse(self.payload)
-        registry = self.shop.registry
-        facts = {loader.name: loader.function(self.parsed.value) for loader in registry.loaders_of(job_type)}
+        registry, value = self.shop.registry, self.parsed.value
+        facts = {each.name: each.function(value) for each in registry.loaders_of(job_type)} if self.loads else {}
         case = Case(
             job=_job(self.work, self.payload, job_type),
             policy=job_type.policy,
             door=Door.WORKER,
             shape=job_type.shape,
             parsed=self.parsed,
-            checks=registry.checks_of(job_type),
+            checks=registry.checks_of(job_type) if self.loads else (),
             facts=facts,
         )
-        return judge(case, Evidence(now=0), CELL)
+        return judge(case, NOTHING, CELL)
 
-    def _unstarted(self, verdict: Hold | Divert | Refuse) -> Ended:
+    def _unstarted(self, verdict: Hold | Divert | Refuse) -> Ending:
         match verdict:
             case Hold():
                 how = How.HELD
@@ -153,7 +160,7 @@ class Attempt:
                 how = How.REFUSED
         where = verdict.field if isinstance(verdict, Refuse) else ""
         text, fix = (clean_line(each, bytes_max=REASON_BYTES_MAX) for each in (verdict.reason, verdict.fix))
-        return Ended(self.work.handle, how, text, clean_line(verdict.rule, bytes_max=128), where[:256], fix)
+        return Ending(self.work.handle, how, text, clean_line(verdict.rule, bytes_max=128), where[:256], fix)
 
     # ------------------------------------------------------------------------------------------------------------- run
 
@@ -161,13 +168,13 @@ class Attempt:
         """Return the frame that says that user code has the attempt from now on."""
         return wire.frame(wire.Started((self.work.handle,)))
 
-    def run(self) -> bytes:
-        """Call a handler, sync or async, and return the frame that says how it ended."""
+    def run(self) -> tuple[Ending, bytes]:
+        """Call a handler, sync or async, and return how it ended, with its part of the tail."""
         token = current.set(self)
         try:
             return self._ended(self._call)
         except Stopped:
-            return self._stopped()
+            return self.stopped()
         finally:
             current.reset(token)
 
@@ -181,8 +188,8 @@ class Attempt:
             return asyncio.run(cast("Any", handler(**arguments)))
         return handler(**arguments)
 
-    async def run_async(self) -> bytes:
-        """Await an async handler on the cell's own loop, and return the frame that says how it ended."""
+    async def run_async(self) -> tuple[Ending, bytes]:
+        """Await an async handler on the cell's own loop, and return how it ended, with its part of the tail."""
         current.set(self)
         try:
             handler = cast("JobType", self.job_type).handler
@@ -191,12 +198,12 @@ class Attempt:
             return self._failed(error)
         return self._completed(value)
 
-    def _ended(self, call: Callable[[], object]) -> bytes:
+    def _ended(self, call: Callable[[], object]) -> tuple[Ending, bytes]:
         try:
             value = call()
             self.armed = False
         except Stopped:
-            return self._stopped()
+            return self.stopped()
         except BaseException as error:  # noqa: BLE001 - SystemExit and its kin are how an attempt ended, nothing more
             self.armed = False
             return self._failed(error)
@@ -211,7 +218,6 @@ class Attempt:
                 fence=self.work.fence,
                 operation_key=self.work.operation_key,
                 attempt=self.work.attempt,
-                scratch=self.scratch,
             )
         return arguments
 
@@ -220,6 +226,7 @@ class Attempt:
         """The attempt's own directory. Made when it is first asked for."""
         path = self.shop.scratch / str(self.work.handle)
         path.mkdir(mode=0o700, exist_ok=True)
+        self.made = True
         return path
 
     def settle_in(self) -> None:
@@ -233,23 +240,28 @@ class Attempt:
 
     # ------------------------------------------------------------------------------------------------------------ ends
 
-    def _completed(self, value: object) -> bytes:
+    def _completed(self, value: object) -> tuple[Ending, bytes]:
         self.flush()
-        result = result_json(value, cast("JobType", self.job_type).policy.limits.result_bytes_max)
-        successors = tuple(Next(name, len(payload)) for name, payload in self.next)
-        message = Ended(self.work.handle, How.COMPLETED, result_bytes=len(result), successors=successors)
-        return wire.frame(message, result + b"".join(payload for _, payload in self.next))
+        tail = result = result_json(value, cast("JobType", self.job_type).policy.limits.result_bytes_max)
+        successors: tuple[Next, ...] = ()
+        if self.next:
+            successors = tuple(Next(name, len(payload)) for name, payload in self.next)
+            tail = b"".join((result, *(payload for _, payload in self.next)))
+        handle, size = self.work.handle, len(result)
+        return Ending(handle, How.COMPLETED, result_bytes=size, successors=successors, scratch=self.made), tail
 
-    def _failed(self, error: BaseException) -> bytes:
+    def _failed(self, error: BaseException) -> tuple[Ending, bytes]:
         self.flush()
         if _is_cancellation(error):
-            return self._stopped()
+            return self.stopped()
         ended = ended_by(self.work.handle, error, cast("JobType", self.job_type), self.scrubber)
-        return wire.frame(msgspec.structs.replace(ended, denied=denial(error, self.shop.scratch)))
+        hint = denial(error, self.shop.scratch)
+        return msgspec.structs.replace(ended, denied=hint, scratch=self.made), b""
 
-    def _stopped(self) -> bytes:
+    def stopped(self) -> tuple[Ending, bytes]:
+        """Return how an attempt ended that was stopped."""
         self.armed = False
-        return wire.frame(Ended(self.work.handle, How.STOPPED))
+        return Ending(self.work.handle, How.STOPPED, scratch=self.made), b""
 
     # --------------------------------------------------------------------------------------------------------- channel
 
@@ -338,30 +350,28 @@ class Attempt:
         self.shop.mouth.say(wire.frame(wire.Log(self.work.handle, line)))
 
 
-def ended_by(handle: int, error: BaseException, job_type: JobType, scrubber: Scrubber) -> Ended:
+def ended_by(handle: int, error: BaseException, job_type: JobType, scrubber: Scrubber) -> Ending:
     """Return how an attempt ended that raised: by the handler's own words, then by the type's table of names."""
     text = _text_of(error, scrubber)
     outcome = classify(error, job_type.policy.errors, text)
     match outcome:
         case Transient():
             how = How.RETRY if outcome.explicit else How.TRANSIENT
-            return Ended(handle, how, text, after_seconds=_seconds(outcome.retry_after_seconds))
+            return Ending(handle, how, text, after_seconds=_seconds(outcome.retry_after_seconds))
         case Snoozed():
-            return Ended(handle, How.SNOOZED, text, after_seconds=_seconds(outcome.after_seconds) or 0.0)
+            return Ending(handle, How.SNOOZED, text, after_seconds=_seconds(outcome.after_seconds) or 0.0)
         case Permanent():
-            return Ended(handle, How.PERMANENT, text)
+            return Ending(handle, How.PERMANENT, text)
         case Suspicious():
-            return Ended(handle, How.SUSPICIOUS, text)
+            return Ending(handle, How.SUSPICIOUS, text)
         case _:
-            return Ended(handle, How.TRANSIENT, text)
+            return Ending(handle, How.TRANSIENT, text)
 
 
 def result_json(value: object, bytes_max: int) -> bytes:
     """Return a result as canonical JSON; a marker when it is none or too large: finished work is never lost by that."""
     try:
-        plain: object = msgspec.to_builtins(value, str_keys=True)
-        text = json.dumps(plain, allow_nan=False, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        data = text.encode()
+        data = b"null" if value is None else _canonical(msgspec.to_builtins(value, str_keys=True)).encode()
     except Exception as error:  # noqa: BLE001 - user classes may raise anything when they are written out
         return json.dumps({UNSERIALISABLE: type(error).__name__[:128]}).encode()
     return data if len(data) <= bytes_max else json.dumps({UNSERIALISABLE: "too large"}).encode()

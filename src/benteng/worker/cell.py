@@ -117,7 +117,7 @@ class Serial:
         """Judge, say that it starts, run, and say how it ended."""
         refused = attempt.judge()
         if refused is not None:
-            self._shop.mouth.say(wire.frame(refused))
+            self._shop.mouth.say(*wire.ended_frames([(refused, b"")]))
             return
         if attempt.job_type is not None:
             basic.bound(attempt.job_type.policy.limits, hard=False)
@@ -127,13 +127,13 @@ class Serial:
         ended = self._run(attempt)
         self._attempt = None
         os.chdir(self._shop.scratch)
-        self._shop.mouth.say(ended)
+        self._shop.mouth.say(*wire.ended_frames([ended]))
 
-    def _run(self, attempt: Attempt) -> bytes:
+    def _run(self, attempt: Attempt) -> tuple[wire.Ending, bytes]:
         try:
             return attempt.run()
         except Stopped:  # it came between two lines of ours
-            return wire.frame(wire.Ended(attempt.work.handle, wire.How.STOPPED))
+            return attempt.stopped()
 
     def stop(self, number: int, at: object) -> None:
         """Raise Stopped in a handler that runs. A second signal does nothing more; then comes SIGKILL."""

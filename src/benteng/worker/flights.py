@@ -35,7 +35,7 @@ from benteng.store.records import LeaseProof, Settlement
 from benteng.verdict import Divert, Hold, Refuse
 from benteng.worker import wire
 from benteng.worker.blocked import blocked, explained
-from benteng.worker.wire import BEFORE_START, UNSERIALISABLE, Ended, How, Named
+from benteng.worker.wire import BEFORE_START, UNSERIALISABLE, Ending, How, Named
 
 LOG_BYTES_MAX = 128 * 1024
 """Output that a cell may send for one attempt; it stops by itself at half of this, so one that goes on is hostile."""
@@ -67,6 +67,7 @@ class Flight:
     deadline     when the attempt is stopped; inf until it was sent to a cell
     kill_at      when its cell is killed after a stop;  stop: why it is being stopped
     secrets      what its cell gets and nobody else;  scrubber: takes them out of whatever comes back
+    scratch      whether its cell says that the attempt's directory was made; a lie keeps it until the cell's own goes
     connects, refused  what the broker of a pool with `egress` counted for it
     sentences    what the walls blocked, for its error
     """
@@ -81,6 +82,7 @@ class Flight:
     entered_at: float = 0.0
     sent: bool = False
     started: bool = False
+    scratch: bool = False
     outcome: Outcome | None = None
     settlement: Settlement | None = None
     logged_bytes: int = 0
@@ -119,22 +121,30 @@ class Flight:
         )
         return work, b"".join((job.payload, *values.values()))
 
-    def end(self, ended: Ended, tail: bytes) -> None:
-        """Take a cell's word for how it ended. Raises ProtocolError when the state does not permit it."""
-        if (ended.how in BEFORE_START) == self.started or self.outcome is not None:
-            raise wire.ProtocolError(f"{ended.how} is not how this attempt can end now")
-        sizes = [ended.result_bytes, *(each.payload_bytes for each in ended.successors)]
-        result, *payloads = wire.cut(tail, sizes)
-        if ended.how is not How.COMPLETED and tail:
+    def end(self, ending: Ending, tail: bytes) -> None:
+        """Take a cell's word for how it ended, with its part of the tail.
+
+        Raises ProtocolError when the state or the policy does not permit it.
+        """
+        how, self.scratch = ending.how, ending.scratch
+        if (how in BEFORE_START) == self.started or self.outcome is not None:
+            raise wire.ProtocolError(f"{how} is not how this attempt can end now")
+        if tail and how is not How.COMPLETED:
             raise wire.ProtocolError("only a completed attempt has a result")
-        if len(result) > self.policy.limits.result_bytes_max:
+        if ending.result_bytes > self.policy.limits.result_bytes_max:
             raise wire.ProtocolError("the result is larger than the policy allows")
-        names = [each.type for each in ended.successors]
+        successors: tuple[Successor, ...] = ()
+        if ending.successors:
+            tail, successors = self._parted(ending, tail)
+        leaks = self.scrubber and any(self._holds(each.payload) for each in successors)
+        self.outcome = Suspicious(LEAK) if leaks else self._outcome(ending, self._result(tail), successors)
+
+    def _parted(self, ending: Ending, tail: bytes) -> tuple[bytes, tuple[Successor, ...]]:
+        result, *payloads = wire.cut(tail, [ending.result_bytes, *(each.payload_bytes for each in ending.successors)])
+        names = [each.type for each in ending.successors]
         if not set(names) <= set(self.policy.successors):
             raise wire.ProtocolError("a successor is not listed in the policy")
-        successors = tuple(Successor(name, payload) for name, payload in zip(names, payloads, strict=True))
-        leaks = self.scrubber and any(self._holds(payload) for payload in payloads)
-        self.outcome = Suspicious(LEAK) if leaks else self._outcome(ended, self._result(result), successors)
+        return result, tuple(Successor(name, payload) for name, payload in zip(names, payloads, strict=True))
 
     def told(self, text: str) -> str:
         """Return text of its cell without its secrets and what looks like one, still to be cleaned and bounded."""
@@ -156,27 +166,27 @@ class Flight:
         except (ValueError, RecursionError):
             return True
 
-    def _outcome(self, ended: Ended, result: bytes, successors: tuple[Successor, ...]) -> Outcome:
-        text = self._line(ended.text) if ended.text else ""
-        match ended.how:
-            case How.COMPLETED:
-                return Completed(result, successors)
+    def _outcome(self, ending: Ending, result: bytes, successors: tuple[Successor, ...]) -> Outcome:
+        if ending.how is How.COMPLETED:
+            return Completed(result, successors)
+        text = self._line(ending.text) if ending.text else ""
+        match ending.how:
             case How.TRANSIENT:
                 return Transient(text)
             case How.RETRY:
-                return Transient(text, ended.after_seconds, explicit=True)
+                return Transient(text, ending.after_seconds, explicit=True)
             case How.PERMANENT:
                 return Permanent(text)
             case How.SUSPICIOUS:
                 return Suspicious(text)
             case How.SNOOZED:
-                return Snoozed(ended.after_seconds or 0.0, text)
+                return Snoozed(ending.after_seconds or 0.0, text)
             case How.STOPPED:
                 return self.stopped()
             case How.HELD | How.DIVERTED | How.REFUSED | How.REFUSED_SUSPICIOUS:
-                return self._judged(ended, text)
+                return self._judged(ending, text)
             case _:
-                assert_never(ended.how)
+                assert_never(ending.how)
 
     def explain(self) -> None:
         """Add to its error what the walls blocked; once."""
@@ -227,15 +237,15 @@ class Flight:
         else:
             self.outcome = Judged(Refuse("W-violation", what, sentence, suspicious=True))
 
-    def _judged(self, ended: Ended, text: str) -> Judged:
-        rule, field_path, fix = (self._line(each) for each in (ended.rule, ended.field, ended.fix))
-        match ended.how:
+    def _judged(self, ending: Ending, text: str) -> Judged:
+        rule, field_path, fix = (self._line(each) for each in (ending.rule, ending.field, ending.fix))
+        match ending.how:
             case How.HELD:
                 return Judged(Hold(rule, text, fix))
             case How.DIVERTED:
                 return Judged(Divert(rule, text, fix))
             case _:
-                return Judged(Refuse(rule, text, fix, field_path, suspicious=ended.how is How.REFUSED_SUSPICIOUS))
+                return Judged(Refuse(rule, text, fix, field_path, suspicious=ending.how is How.REFUSED_SUSPICIOUS))
 
     def _line(self, text: str) -> str:
         return clean_line(self.told(text), bytes_max=2048)

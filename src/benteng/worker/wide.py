@@ -18,9 +18,14 @@ from typing import Any
 
 from benteng.worker import wire
 from benteng.worker.attempt import Attempt, Workshop
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Ending, Inbox, Line
 
 GROW_MILLISECONDS = 2
+GROWTH = 3
+"""So many threads are added for each that there is, at most: as many as the work that waits."""
+
+ENDINGS_MAX = 1000
+"""As many as one frame may tell: wire.Ended."""
 
 
 def serve(sock: socket.socket, shop: Workshop, width: int) -> None:
@@ -35,25 +40,32 @@ class Wide:
         self._shop = shop
         self._width = width
         self._todo: queue.SimpleQueue[tuple[Attempt, bool]] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Ending, bytes]] = queue.SimpleQueue()
         self._threads = 0
         self._loop: Loop | None = None
         _thread(self._write)
         self._grow(1)
 
     def read(self, sock: socket.socket) -> None:
-        """Take frames; add threads only when work has waited for one."""
+        """Take frames; look after work that has waited for a thread."""
         inbox = Inbox(Line.TO_CELL)
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         while True:
-            if self._threads < self._width and self._todo.qsize() and not poll.poll(GROW_MILLISECONDS):
-                self._grow(min(self._todo.qsize(), self._width - self._threads))
+            waiting = self._todo.qsize() if self._threads < self._width else 0
+            if waiting and not poll.poll(GROW_MILLISECONDS):
+                self._relieve(waiting)
                 continue
             if not inbox.fill(sock):
                 return
             for message, tail in inbox.messages():
                 self._take(message, tail)
+
+    def _relieve(self, before: int) -> None:
+        """Add threads, unless half of what waited was taken meanwhile: short work needs none, on any machine."""
+        waiting = self._todo.qsize()
+        if waiting > before // 2:
+            self._grow(min(waiting, GROWTH * self._threads, self._width - self._threads))
 
     def _take(self, message: Any, tail: bytes) -> None:
         if isinstance(message, wire.Stop):
@@ -73,7 +85,7 @@ class Wide:
     def _admits(self, attempt: Attempt) -> bool:
         refused = attempt.judge()
         if refused is not None:
-            self._done.put(wire.frame(refused))
+            self._done.put((refused, b""))
         return refused is None
 
     def _start(self, attempt: Attempt, *, judged: bool) -> None:
@@ -106,18 +118,19 @@ class Wide:
 
     def _write(self) -> None:
         while True:
-            frames = [self._done.get()]
+            endings = [self._done.get()]
             try:
-                while True:
-                    frames.append(self._done.get_nowait())
+                while len(endings) < ENDINGS_MAX:
+                    endings.append(self._done.get_nowait())
             except queue.Empty:
-                self._shop.mouth.say(*frames)
+                pass
+            self._shop.mouth.say(*wire.ended_frames(endings))
 
 
 class Loop:
     """One event loop on a thread of its own. Our tasks start eagerly (3.12); the loop's factory is untouched."""
 
-    def __init__(self, done: queue.SimpleQueue[bytes]) -> None:
+    def __init__(self, done: queue.SimpleQueue[tuple[Ending, bytes]]) -> None:
         self._done = done
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, Union
+from typing import Annotated, Any, Final, TypeVar, Union
 
 import msgspec
 
@@ -31,7 +31,13 @@ UNSERIALISABLE: Final = "unserialisable"
 SUCCESSORS_MAX: Final = 16
 SUCCESSORS_BYTES_MAX: Final = 128 * 1024
 TEXT_CHARS_MAX: Final = 8192
+PLAIN_BYTES_MAX: Final = 1024
+ENDING_BYTES_MAX: Final = 48 * 1024
+"""At most so much of a frame's header one attempt takes: without, and with the texts of its end or its successors."""
+
 SECONDS_MAX: Final = 1e9
+
+M = TypeVar("M")
 
 
 class ProtocolError(BentengError):
@@ -144,8 +150,11 @@ class Denied(_Message, frozen=True):
     path: Line_ = ""
 
 
-class Ended(_Message, frozen=True, tag=True):
-    """An attempt ended. Tail: the result, then the payloads of the successors. denied: a hint why it failed."""
+class Ending(_Message, frozen=True):
+    """How one attempt ended. Its part of the tail: the result, then the payloads of the successors.
+
+    denied: a hint why it failed;  scratch: whether the attempt's directory was made.
+    """
 
     handle: Handle
     how: How
@@ -157,6 +166,23 @@ class Ended(_Message, frozen=True, tag=True):
     result_bytes: Size = 0
     successors: Annotated[tuple[Next, ...], msgspec.Meta(max_length=SUCCESSORS_MAX)] = ()
     denied: Denied | None = None
+    scratch: bool = False
+
+    @property
+    def tail_bytes(self) -> int:
+        """The size of its part of the tail."""
+        return self.result_bytes + sum([each.payload_bytes for each in self.successors])
+
+    @property
+    def header_bytes_max(self) -> int:
+        """At most so much of a frame's header it takes."""
+        return PLAIN_BYTES_MAX if self.how is How.COMPLETED and not self.successors else ENDING_BYTES_MAX
+
+
+class Ended(_Message, frozen=True, tag=True):
+    """These attempts ended."""
+
+    endings: Annotated[tuple[Ending, ...], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class Progress(_Message, frozen=True, tag=True):
@@ -444,23 +470,33 @@ def frame(message: _Message, tail: bytes = b"") -> bytes:
     return PREFIX.pack(VERSION, len(header), len(tail)) + header + tail
 
 
-def grant_frames(works: list[tuple[Work, bytes]]) -> list[bytes]:
-    """Return attempts, each with its part of the tail, in as few frames as the cap allows: one alone always fits."""
+def grant_frames(works: Sequence[tuple[Work, bytes]]) -> list[bytes]:
+    """Return attempts to make, each with its part of the tail, in as few frames as the cap allows."""
+    return _frames([(work, part, PLAIN_BYTES_MAX + len(part)) for work, part in works], Grants)
+
+
+def ended_frames(endings: Sequence[tuple[Ending, bytes]]) -> list[bytes]:
+    """Return how attempts ended, each with its part of the tail, in as few frames as the cap allows."""
+    return _frames([(ending, part, ending.header_bytes_max + len(part)) for ending, part in endings], Ended)
+
+
+def _frames(given: list[tuple[M, bytes, int]], message: Callable[[tuple[M, ...]], _Message]) -> list[bytes]:
+    """Return items, each with its part of the tail and its cost, in as few frames as the cap allows.
+
+    One alone always fits.
+    """
     frames: list[bytes] = []
-    batch: list[tuple[Work, bytes]] = []
-    size = 0
-    for work, part in works:
-        cost = len(part) + 1024
-        if batch and size + cost > FRAME_BYTES_MAX:
-            frames.append(_grants(batch))
-            batch, size = [], 0
-        batch.append((work, part))
+    first = size = 0
+    for at, (_, _, cost) in enumerate(given):
+        if at > first and size + cost > FRAME_BYTES_MAX:
+            frames.append(_frame_of(given[first:at], message))
+            first, size = at, 0
         size += cost
-    return [*frames, _grants(batch)] if batch else frames
+    return [*frames, _frame_of(given[first:], message)] if given else frames
 
 
-def _grants(batch: list[tuple[Work, bytes]]) -> bytes:
-    return frame(Grants(tuple(work for work, _ in batch)), b"".join(part for _, part in batch))
+def _frame_of(batch: list[tuple[M, bytes, int]], message: Callable[[tuple[M, ...]], _Message]) -> bytes:
+    return frame(message(tuple([each for each, _, _ in batch])), b"".join([part for _, part, _ in batch]))
 
 
 def parts(works: tuple[Work, ...], tail: bytes) -> Iterator[tuple[Work, bytes, dict[str, str]]]:
@@ -468,6 +504,11 @@ def parts(works: tuple[Work, ...], tail: bytes) -> Iterator[tuple[Work, bytes, d
     pieces = iter(cut(tail, [size for work in works for size in _sizes(work)]))
     for work in works:
         yield work, next(pieces), {each.name: next(pieces).decode() for each in work.secrets}
+
+
+def ends(said: Ended, tail: bytes) -> Iterator[tuple[Ending, bytes]]:
+    """Return how attempts ended, each with its part of the tail. Raises ProtocolError."""
+    return zip(said.endings, cut(tail, [each.tail_bytes for each in said.endings]), strict=True)
 
 
 def _sizes(work: Work) -> tuple[int, ...]:

@@ -286,11 +286,12 @@ class Yard:
             case wire.Started(handles):
                 for handle in handles:
                     _start(cell.flight(handle))
-            case wire.Ended(handle):
-                flight = cell.flight(handle)
-                flight.end(message, tail)
-                flight.sentences = self._blocked(cell, flight, message.denied)
-                self._landed(cell, flight, now)
+            case wire.Ended():
+                for ending, part in wire.ends(message, tail):
+                    flight = cell.flight(ending.handle)
+                    flight.end(ending, part)
+                    flight.sentences = self._blocked(cell, flight, ending.denied)
+                    self._landed(cell, flight, now)
             case wire.Progress(handle, text):
                 self._note(cell, handle, text, progress=True)
             case wire.Log(handle, text):
@@ -347,7 +348,8 @@ class Yard:
         del cell.flights[flight.handle], self._where[flight.handle]
         self._end(flight, now)
         cell.lane.worked()
-        self._hatchery.drop(cell.number, flight.handle)
+        if flight.scratch or cell.lane.kind is not Kind.WIDE:
+            self._hatchery.drop(cell.number, flight.handle)
         if cell.state is not CellState.READY or cell.flights:
             return
         if self._is_spent(cell, flight):

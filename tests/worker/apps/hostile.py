@@ -31,8 +31,13 @@ def frame(message: list[object], tail: bytes = b"", *, version: int = 1) -> byte
 
 def ended(handle: int, how: str = "completed", **fields: object) -> list[object]:
     """Return an end, with any values."""
+    return ["Ended", [ending(handle, how, **fields)]]
+
+
+def ending(handle: int, how: str = "completed", **fields: object) -> list[object]:
+    """Return how one attempt ended, with any values."""
     values = {"text": "", "rule": "", "field": "", "fix": "", "after": None, "size": 0, "next": []} | fields
-    return ["Ended", handle, how, *values.values()]
+    return [handle, how, *values.values()]
 
 
 def own_handle() -> int:
@@ -52,8 +57,10 @@ def hostile(name: str) -> bytes:
         "grants": frame(["Grants", []]),
         "foreign": frame(ended(me + 1000)),
         "started": frame(["Started", [me]]),
+        "nobody": frame(["Ended", []]),
         "unstarted": frame(ended(me, "refused")),
         "extra": frame([*ended(me), "more"]),
+        "extra-ending": frame(["Ended", [[*ending(me), None, False, "more"]]]),
         "sizes": frame(ended(me, size=5), b"abc"),
         "result": frame(ended(me, size=100_000), b"1" * 100_000),
         "failed-result": frame(ended(me, "permanent", size=1), b"1"),

@@ -321,6 +321,13 @@ def links(step: Host, ctx: Context) -> None:
     effect("links")
 
 
+@app.job("notes@1", **QUICK)
+def notes(name: str, ctx: Context) -> str:
+    """Leave a file in the attempt's own directory."""
+    (ctx.scratch / name).write_text("a note")
+    return str(ctx.scratch)
+
+
 @app.job("look@1", **QUICK)
 def look(name: str) -> dict[str, object]:
     """Wait where a test can look at this process from outside."""

@@ -148,12 +148,12 @@ def hostile(step: Use, ctx: Context) -> None:
     text = json.dumps(secret).replace(secret[:2], "".join(f"\\u{ord(each):04x}" for each in secret[:2]), 1)
     result = f'{{"name":"n","text":{text}}}'.encode()
     ends = {
-        "result": (wire.Ended(handle, wire.How.COMPLETED, result_bytes=len(result)), result),
-        "garbage": (wire.Ended(handle, wire.How.COMPLETED, result_bytes=len(secret)), secret.encode()),
-        "error": (wire.Ended(handle, wire.How.PERMANENT, text=secret, rule=secret, field=secret, fix=secret), b""),
-        "successor": (wire.Ended(handle, wire.How.COMPLETED, successors=(wire.Next("note@1", len(result)),)), result),
+        "result": (wire.Ending(handle, wire.How.COMPLETED, result_bytes=len(result)), result),
+        "garbage": (wire.Ending(handle, wire.How.COMPLETED, result_bytes=len(secret)), secret.encode()),
+        "error": (wire.Ending(handle, wire.How.PERMANENT, text=secret, rule=secret, field=secret, fix=secret), b""),
+        "successor": (wire.Ending(handle, wire.How.COMPLETED, successors=(wire.Next("note@1", len(result)),)), result),
     }
-    line.sendall(b"".join([*frames, wire.frame(*ends[step.name])]))
+    line.sendall(b"".join([*frames, *wire.ended_frames([ends[step.name]])]))
     time.sleep(60)
 
 

@@ -239,7 +239,8 @@ class _Stage:
             case wire.Started():
                 self._flight.started = True
             case wire.Ended():
-                self._flight.end(message, tail)
+                for ending, part in wire.ends(message, tail):
+                    self._flight.end(ending, part)
             case wire.Log(_, text):
                 self._play.say(clean_line(self._flight.told(text)))
             case _:

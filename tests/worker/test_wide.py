@@ -1,0 +1,73 @@
+"""How many threads a wide cell has: as many as its work waits for, and no more for work that is quick."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from benteng.app import Benteng
+from benteng.job import sha256_hex
+from benteng.worker import wire
+from benteng.worker.attempt import Mouth, Workshop
+from benteng.worker.wide import GROWTH, Wide
+from benteng.worker.wire import Inbox, Line
+from tests.support.waiting import until
+
+app = Benteng()
+gate = threading.Event()
+
+
+@app.job("wait@1")
+def wait(number: int) -> None:
+    """Stay until the test is over."""
+    del number
+    gate.wait()
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A cell of width 100 whose one thread is busy, and nine attempts that wait for it."""
+    gate.clear()
+    here, there = socket.socketpair()
+    made = Wide(Workshop(app.registry, Mouth(here), tmp_path, ""), 100)
+    payload = b'{"number":1}'
+    works = [wire.Work(n, "wait@1", 1, 1, "op", sha256_hex(payload), 30.0, len(payload)) for n in range(1, 11)]
+    made._take(wire.Grants(tuple(works)), payload * len(works))
+    until(lambda: made._todo.qsize() == 9)
+    yield made
+    gate.set()
+    inbox, ended = Inbox(Line.CELL_READY), 0
+    while ended < len(works):
+        inbox.fill(there)
+        ended += sum(len(message.endings) for message, _ in inbox.messages() if isinstance(message, wire.Ended))
+    here.close()
+    there.close()
+
+
+def test_work_that_stands_still_gets_threads(wide):
+    """A few for each that there is, until nothing waits."""
+    found = [wide._threads]
+    while waiting := wide._todo.qsize():
+        wide._relieve(waiting)
+        found.append(wide._threads)
+        until(lambda: wide._todo.qsize() == max(0, 10 - wide._threads))
+
+    assert [1, 1 + GROWTH, 10] == found
+
+
+def test_work_that_moves_gets_none(wide):
+    """Half of what waited was taken meanwhile: the rest will be soon, also where the machine is busy."""
+    wide._relieve(before=18)
+
+    assert 1 == wide._threads
+
+
+def test_there_are_never_more_threads_than_attempts_beside_each_other(wide):
+    """The width is the pool's concurrency."""
+    wide._width = 2
+
+    wide._relieve(before=9)
+
+    assert 2 == wide._threads
