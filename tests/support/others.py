@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ def ordinary() -> dict[str, Any]:
     if os.getuid() != 0:
         return {}
     return {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+
+
+def passable(name: str) -> Path:
+    """Make a directory that other users may pass through, which pytest's own are not. Who makes it removes it."""
+    made = Path(tempfile.mkdtemp(prefix=f"benteng-{name}-", dir="/var/tmp"))
+    made.chmod(0o755)
+    return made
 
 
 def interpreter() -> str | None:

@@ -8,12 +8,11 @@ import select
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 from benteng.worker.sandbox import system
-from tests.support.others import environment
+from tests.support.others import environment, passable
 from tests.worker.bed import APPS, HERE, PATIENCE, Lines, gone
 
 SUPERVISOR, LOW, HIGH, BROKER = 61_301, 61_302, 61_303, 61_304
@@ -26,8 +25,7 @@ class Estate:
     def __init__(self, settings: str = "") -> None:
         if os.getuid() != 0:
             raise AssertionError("run this as root: it makes processes of several users")
-        self.root = Path(tempfile.mkdtemp(prefix="benteng-estate-", dir="/var/tmp"))
-        self.root.chmod(0o755)
+        self.root = passable("estate")
         self.python = environment(self.root / "python")
         for name, owner in (("store", SUPERVISOR), ("project", SUPERVISOR), ("keys", SUPERVISOR), ("run", HIGH)):
             (self.root / name).mkdir(mode=0o755 if name in {"project", "run"} else 0o700)

@@ -6,14 +6,13 @@ import io
 import json
 import shutil
 import tarfile
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from benteng.evidence import ArtifactFact, ArtifactState
 from benteng.job import sha256_hex
 from benteng.worker.sandbox import landlock
+from tests.support.others import passable
 from tests.worker.bed import Bed
 
 TIERS = [
@@ -28,7 +27,7 @@ TIERS = [
 @pytest.fixture(scope="module")
 def bed(app_registry):
     """A ledger; workers are started by the tests, one for each tier."""
-    root = Path(tempfile.mkdtemp(prefix="benteng-artifacts-", dir="/var/tmp"))
+    root = passable("artifacts")
     made = Bed(root, app_registry("archives"))
     yield made
     made.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from benteng.worker.blocked import SECRET, Bounds, blocked, explained, sentence
 from benteng.worker.denial import denial
 from benteng.worker.sandbox import landlock
 from benteng.worker.wire import Act, Denied
+from tests.support.others import passable
 from tests.worker.bed import APPS, Bed
 
 WALLS = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock, so no tier above LOW")
@@ -49,7 +49,7 @@ def ours(error):
 @pytest.fixture(scope="module")
 def bed(app_registry):
     """A ledger, the app in a project of its own, and a worker for each tier, started when a test needs it."""
-    root = Path(tempfile.mkdtemp(prefix="benteng-barred-", dir="/var/tmp"))
+    root = passable("barred")
     (root / "project").mkdir()
     shutil.copy(APPS / "barred.py", root / "project")
     made = Bed(root, app_registry("barred"))

@@ -9,14 +9,13 @@ import json
 import os
 import select
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from benteng.errors import PolicyError
 from benteng.worker.sandbox import landlock, observe, probe, programs
-from tests.support.others import environment, interpreter
+from tests.support.others import environment, interpreter, passable
 from tests.worker.bed import APPS, Bed
 from tests.worker.sandbox.escapes.scene import OWN_UID, descendants
 
@@ -45,8 +44,7 @@ LISTED = "/usr/bin/env"
 @pytest.fixture(scope="module")
 def root():
     """A directory that other users may pass through, with the app and a program beside it."""
-    made = Path(tempfile.mkdtemp(prefix="benteng-programs-", dir="/var/tmp"))
-    made.chmod(0o755)
+    made = passable("programs")
     (made / "project").mkdir()
     shutil.copy(APPS / "programs.py", made / "project")
     shutil.copy("/bin/echo", made / "project" / "helper")

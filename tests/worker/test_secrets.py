@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,6 +17,7 @@ from benteng.errors import PolicyError
 from benteng.secret import Source
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import landlock
+from tests.support.others import passable
 from tests.worker.bed import Bed, field
 
 pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock, so no tier above LOW")
@@ -53,7 +53,7 @@ def write(path, text, mode=0o600):
 @pytest.fixture(scope="module")
 def bed(app_registry):
     """A ledger, and a worker whose pool has the secrets: the canary in a file, a key of several lines in a variable."""
-    root = Path(tempfile.mkdtemp(prefix="benteng-vault-", dir="/var/tmp"))
+    root = passable("vault")
     made = Bed(root, app_registry("vaults"))
     (root / "secrets").mkdir(mode=0o700)
     sources = {"stripe": {"file": write(root / "secrets" / "stripe", CANARY + "\n")}, "pem": {"env": "SIGNING"}}

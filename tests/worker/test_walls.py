@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from benteng.worker.sandbox import landlock, observe
-from tests.support.others import environment, interpreter
+from tests.support.others import environment, interpreter, passable
 from tests.worker.bed import APPS, Bed
 from tests.worker.sandbox.escapes.scene import OWN_UID
 
@@ -37,8 +35,7 @@ SHUT = {
 @pytest.fixture(scope="module")
 def root():
     """A directory that other users may pass through."""
-    made = Path(tempfile.mkdtemp(prefix="benteng-walls-", dir="/var/tmp"))
-    made.chmod(0o755)
+    made = passable("walls")
     yield made
     shutil.rmtree(made)
 

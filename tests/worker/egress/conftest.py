@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from tests.support.fixtures import need
+from tests.support.others import passable
 from tests.support.servers import PostgresServer, why_no_cluster
 from tests.worker.bed import APPS, Bed
 from tests.worker.egress.servers import Town
@@ -20,8 +19,7 @@ POOLS = ("low", "medium", "high")
 @pytest.fixture(scope="package")
 def ground():
     """A directory that other users may pass through."""
-    made = Path(tempfile.mkdtemp(prefix="benteng-egress-", dir="/var/tmp"))
-    made.chmod(0o755)
+    made = passable("egress")
     yield made
     shutil.rmtree(made)
 

@@ -9,12 +9,12 @@ import select
 import shutil
 import socket
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from benteng.worker.sandbox import landlock
+from tests.support.others import passable
 from tests.worker.egress.servers import free_port
 from tests.worker.sandbox.escapes.scene import ORDINARY_UID, OWN_UID, PATIENCE, SITE, interpreter
 
@@ -50,8 +50,7 @@ class Outside:
     """Listeners, and whom they saw."""
 
     def __init__(self):
-        self.root = Path(tempfile.mkdtemp(prefix="benteng-refused-", dir="/var/tmp"))
-        self.root.chmod(0o755)
+        self.root = passable("refused")
         self.listed = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.other = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.other6 = socket.create_server(("::1", 0), family=socket.AF_INET6)

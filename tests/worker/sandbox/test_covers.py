@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,14 @@ from benteng.worker import isolation
 from benteng.worker.isolation import Site
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import covers
-from tests.support.others import ORDINARY_UID, environment, interpreter
+from tests.support.others import ORDINARY_UID, environment, interpreter, passable
 from tests.worker.bed import APPS, Bed
 
 
 @pytest.fixture(scope="module")
 def bed(app_registry):
     """A ledger of an ordinary user with a job in it, its keys beside it, and the app elsewhere."""
-    root = Path(tempfile.mkdtemp(prefix="benteng-covers-", dir="/var/tmp"))
-    root.chmod(0o755)
+    root = passable("covers")
     shutil.copytree(APPS, root / "project", ignore=shutil.ignore_patterns("__pycache__"))
     made = Bed(root, app_registry("covers"))
     made.enqueue("look@1", ledger=str(made.path), signer=str(root / "keys" / "producer.key"))

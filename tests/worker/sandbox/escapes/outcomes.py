@@ -83,12 +83,14 @@ NOT_A_WAY_OUT = frozenset(["run_listed"])
 
 
 def as_markdown(vectors: list[str]) -> str:
-    """Return the table for docs/reference/isolation.md: vectors that end alike are in one row."""
+    """Return the table for docs/reference/isolation.md: the counts, then a row for vectors that end alike."""
+    ways = [name for name in vectors if name not in NOT_A_WAY_OUT]
     rows: dict[tuple[str, ...], list[str]] = {}
-    for name in vectors:
-        if name not in NOT_A_WAY_OUT:
-            rows.setdefault(_ended(name), []).append(f"`{name}`")
+    for name in ways:
+        rows.setdefault(_ended(name), []).append(f"`{name}`")
     head = "| LOW | LOW, own uid | import | MEDIUM, HIGH | with `exec` | vectors |\n|---|---|---|---|---|---|\n"
+    held = (sum(ended == "held" for ended in column) for column in zip(*map(_ended, ways), strict=True))
+    head += f"| {' | '.join(f'{count} held' for count in held)} | {len(ways)} in all |\n"
     return head + "".join(f"| {' | '.join(ended)} | {', '.join(names)} |\n" for ended, names in rows.items())
 
 

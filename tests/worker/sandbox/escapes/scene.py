@@ -11,12 +11,11 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 
 from benteng.worker.sandbox import system
 from tests.support import others
-from tests.support.others import interpreter
+from tests.support.others import interpreter, passable
 
 HERE = Path(__file__).parent
 SITE = [str(Path(__file__).parents[4] / "src"), sysconfig.get_path("purelib")]
@@ -85,8 +84,7 @@ class Scene:
 
     def __init__(self, uid, cell_uid):
         self.uid, self.cell_uid = uid, cell_uid
-        self.root = Path(tempfile.mkdtemp(prefix="benteng-escapes-", dir="/var/tmp"))
-        self.root.chmod(0o755)
+        self.root = passable("escapes")
         self.name = f"benteng-{os.getpid()}-{uid}-{cell_uid}"
         self.serial = 0
         self.drivers = {}
