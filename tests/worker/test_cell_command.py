@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from benteng.worker.sandbox import system
 from tests.worker.bed import wait_gone
-from tests.worker.estate import HIGH, LOW, SUPERVISOR, Estate, container, inside, outside, status_of
+from tests.worker.estate import HIGH, LOW, SUPERVISOR, Estate, container, descendants, inside, outside, status_of
 
 
 @pytest.fixture
@@ -96,6 +97,54 @@ def test_a_stopped_supervisor_loses_its_cells_before_the_lease_ends(estate):
     os.kill(inside(worker), signal.SIGSTOP)
 
     assert wait_gone(handler, 10)
+
+
+def signal_all(pids, number):
+    """Signal processes in this order."""
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def test_a_frozen_cell_side_leaves_its_job_to_the_lease(estate):
+    """As an engine pauses a container: nobody there answers, so nothing is settled; when it thaws, what ran is ended."""
+    cells = cell_side(estate)
+    worker = supervisor_side(estate)
+    job = estate.enqueue("high.brief@1", "a")
+    handler = outside(cells, estate.effect("high.brief"))
+    frozen = [inside(cells), *descendants(inside(cells))]
+
+    signal_all(frozen, signal.SIGSTOP)
+    worker.wait("zygote_lost")
+    worker.wait("fenced_off", "outcome=lost")
+    held = estate.status(job)["state"]
+    signal_all(frozen, signal.SIGCONT)
+
+    assert wait_gone(handler, 20)
+    assert held != "completed"
+    estate.go()
+    assert "completed" == estate.ended(job)["state"]
+    estate.effect("done")
+    assert 1 == sum(line.startswith("done") for line in estate.effects)
+    assert worker.process.poll() is None
+
+
+def test_a_frozen_zygote_is_lost_and_what_its_cell_said_counts(estate):
+    """It reaps nobody, so its warden ends it; the attempt had ended, and is not made again."""
+    cells = cell_side(estate)
+    worker = supervisor_side(estate)
+    job = estate.enqueue("high.brief@1", "a")
+    handler = outside(cells, estate.effect("high.brief"))
+    zygote = system.parent_of(handler)
+
+    os.kill(zygote, signal.SIGSTOP)
+    estate.go()
+    worker.wait("zygote_lost")
+
+    assert wait_gone(zygote, 20)
+    assert "completed" == estate.ended(job)["state"]
+    assert "completed" == estate.ended(estate.enqueue("high.brief@1", "b"))["state"]
+    estate.effect("done b")
+    assert ["a", "b"] == [line.split()[1] for line in estate.effects if line.startswith("done")]
 
 
 def test_a_killed_cell_side_leaves_its_jobs_to_the_lease(estate):

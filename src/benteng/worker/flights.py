@@ -100,6 +100,14 @@ class Flight:
         lease = self.grant.lease
         return LeaseProof(lease.job_id, lease.fence, lease.token)
 
+    @property
+    def held(self) -> bool:
+        """Whether its lease is to be prolonged: also after it said how it ended, until there is something to settle.
+
+        At HIGH that waits for the kernel's word on its cell, and a zygote that is slow to give it costs no outcome.
+        """
+        return self.settlement is None and not isinstance(self.outcome, Lost)
+
     def prolong(self, asked_at: float, seconds: float) -> None:
         """Note a lease of `seconds` from a moment that is surely not after the store's answer."""
         self.lease_until = asked_at + seconds - margin_seconds(self.grant.lease.seconds)

@@ -311,7 +311,7 @@ class Supervisor:
     # ----------------------------------------------------------------------------------------------------------- leases
 
     def _extend(self, now: float) -> bool:
-        flights = [flight for flight in self._flights.values() if flight.outcome is None][:BATCH_MAX]
+        flights = [flight for flight in self._flights.values() if flight.held][:BATCH_MAX]
         if not flights:
             self._beat_at = now + self._plan.beat_seconds
             return False

@@ -51,6 +51,15 @@ def high_peek(step: Step) -> str:
     return step.name
 
 
+@app.job("high.brief@1", pool="high", tier=Tier.HIGH, resources=("host",), run_seconds_max=2.0, **STRICT)
+def high_brief(step: Step) -> str:
+    """Wait, not for long, and do what must not be done twice."""
+    effect(f"high.brief {step.name}")
+    wait_for_go()
+    effect(f"done {step.name}")
+    return step.name
+
+
 @app.job("high.run@1", pool="high", tier=Tier.HIGH, resources=("host",), **STRICT)
 def high_run(step: Step) -> str:
     """Leave a file in the scratch directory, and end."""
