@@ -20,6 +20,7 @@ COSTS = "tests/store/postgres/test_costs.py"
 HOSTILE = "tests/store/postgres/test_hostile.py"
 HINTS = "tests/store/postgres/test_hints.py"
 EVIDENCE = "tests/store/postgres/test_evidence.py"
+RETENTION = "tests/store/postgres/test_retention.py"
 ALIKE = ("type", "actor", "origin", "artifacts", "targets")
 """What jobs of one claim have in common when one of them asks for the facts of all."""
 
@@ -35,10 +36,16 @@ def _partition(names: Iterable[str]) -> str:
 
 TWINS = (
     # -- compare-and-set
-    twin("counts-forged", "settle.sql", ((" or d.error like 'egress %'", ""),), "counts_of_an_attempt"),
+    twin(
+        "counts-forged",
+        "settle.sql",
+        ((" or (s.disposition <> 'complete' and s.error like 'egress %')", ""),),
+        "counts_of_an_attempt",
+    ),
+    twin("counts-of-the-done-not-said", "complete.sql", (("coalesce(g.used, '')", "''"),), "with_the_network"),
     twin("counts-not-said", "move_jobs.sql", (("(p_moves, p_now, p_used);", "(p_moves, p_now);"),), "with_the_network"),
-    twin("fence-not-compared", "settle.sql", (("      and j.fence = s.fence\n", ""),), "forged or mixed"),
-    twin("token-not-compared", "settle.sql", (("      and j.token = s.token\n", ""),), "forged or old_fence"),
+    twin("fence-not-compared", "settle.sql", (("      and j.fence = a.fence\n", ""),), "forged or mixed"),
+    twin("token-not-compared", "settle.sql", (("      and j.token = a.token\n", ""),), "forged or old_fence"),
     twin("extend-token", "extend.sql", (("      and j.token = a.token\n", ""),), "forged_proofs"),
     twin("extend-after-end", "extend.sql", (("      and j.lease_until > v_now\n", ""),), "after_the_lease_end"),
     twin(
@@ -80,6 +87,81 @@ TWINS = (
         (('self.call("settle", *asked, BOOL(True), *used)', 'self.call("settle", *asked, BOOL(False), *used)'),),
         "lost_answer_of_settle",
         ANSWERS,
+    ),
+    twin(
+        "stale-in-silence",
+        "settle.sql",
+        (("  if coalesce(cardinality(v_ids), 0) < cardinality(p_settlements) then", "  if false then"),),
+        "stale or settling_again",
+    ),
+    twin(
+        "attempt-not-held",
+        "settle.sql",
+        (("        and x.pool = p_me.pool\n      for update) j", ") j"),),
+        "take_their_jobs",
+        ORDER,
+    ),
+    twin(
+        "twice-in-a-call", "settle.sql", (("    order by a.id, a.ord\n", "    order by a.id, a.ord desc\n"),), "twice"
+    ),
+    twin("nothing-let-go", "move_jobs.sql", (("    set holder = null\n", "    set holder = r.holder\n"),), "release"),
+    # -- what is finished
+    twin(
+        "forgotten-never",
+        "complete.sql",
+        (("  where d.until is not null\n", "  where false\n"),),
+        "goes_after or goes_each",
+    ),
+    twin(
+        "looked-at-too-late",
+        "complete.sql",
+        (("least(g.result_until, g.keep_until)", "greatest(g.result_until, g.keep_until)"),),
+        "goes_after or goes_each",
+    ),
+    twin(
+        "forgotten-too-soon",
+        "purge.sql",
+        (("      and x.keep_until <= v_now\n", ""),),
+        "goes_after or goes_each",
+    ),
+    twin(
+        "looked-at-once",
+        "purge.sql",
+        (("    and d.until is not null\n", "    and false\n"),),
+        "goes_after or goes_each",
+    ),
+    twin(
+        "high-forgotten",
+        "purge.sql",
+        (("  where o.seq = any (v_held)\n    and o.result_until", "  where o.result_until"),),
+        "goes_each",
+    ),
+    twin(
+        "resolved-for-ever",
+        "quarantine.sql",
+        (("  where d.keep_until is not null", "  where false"),),
+        "person_resolved",
+    ),
+    twin(
+        "purge-waits",
+        "purge.sql",
+        (("v_seqs) for update skip locked", "v_seqs) for update"),),
+        "somebody_holds",
+        RETENTION,
+    ),
+    twin(
+        "purge-forgets-entries",
+        "purge.sql",
+        (("  where o.seq = any (v_seqs)\n    and d.until", "  where o.seq = any (v_held)\n    and d.until"),),
+        "somebody_holds",
+        RETENTION,
+    ),
+    twin(
+        "entries-waited-for",
+        "purge.sql",
+        (("    limit p_n\n    for update skip locked", "    limit p_n\n    for update"),),
+        "two_purges",
+        RETENTION,
     ),
     # -- when the keeper looks
     twin(
@@ -141,7 +223,7 @@ TWINS = (
     twin(
         "jobs-unsorted",
         "settle.sql",
-        (("    order by j.id\n    for update) l;", "    order by j.id desc\n    for update) l;"),),
+        (("    order by s.id, s.ordinality\n  ), held", "    order by s.id desc, s.ordinality\n  ), held"),),
         "take_their_jobs",
         ORDER,
     ),
@@ -170,17 +252,14 @@ TWINS = (
         "wake-in-the-same-snapshot",
         "settle.sql",
         (
-            ("  v_keys   text[];\n", "  v_keys   text[];\n  v_sleeps boolean;\n"),
+            ("  v_keys    text[];\n", "  v_keys    text[];\n  v_sleeps  boolean;\n"),
             (
-                "  perform benteng.hold_resources(v_ids);\n  v_now",
-                (
-                    "  v_sleeps := exists (select from benteng.job w where w.state = 'blocked');\n"
-                    "  perform benteng.hold_resources(v_ids);\n  v_now"
-                ),
+                "  if v_holds then\n",
+                "  v_sleeps := exists (select from benteng.job w where w.state = 'blocked');\n  if v_holds then\n",
             ),
             (
-                "  perform benteng.wake(v_keys, v_now);\n",
-                "  if v_sleeps then perform benteng.wake(v_keys, v_now); end if;\n",
+                "  if v_keys is not null then\n",
+                "  if v_keys is not null and v_sleeps then\n",
             ),
         ),
         "release_finds",
@@ -195,7 +274,7 @@ TWINS = (
     twin(
         "baton-dropped",
         "move_jobs.sql",
-        (("m.state_from = 'ready' and m.waits_for is not null) f;", "false) f;"),),
+        (("m.state = 'ready' and m.waits_for is not null) f;", "false) f;"),),
         "baton",
     ),
     # -- idempotency

@@ -53,6 +53,11 @@ select
   case when c.kind = 'finished' then c.at + interval '30 days' end, c.at, case when c.kind = 'finished' then c.at end
 from crowd c;
 
+insert into benteng.retention (until, seqs)
+select c.at + interval '1 day', array[c.seq]
+from crowd c
+where c.kind = 'finished';
+
 insert into benteng.job (
   id, seq, state, type, tier, priority, due_at, attempts, starts, fence, token, pool, worker, lease_until, origin,
   actor, request_id, payload, payload_sha256, operation_key, envelope, policy_sha256, artifacts, targets, resources,

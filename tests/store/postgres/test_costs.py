@@ -14,12 +14,12 @@ from benteng.testing.ledger import ACCEPTS, HIGH, LOW, MEDIUM
 
 TYPES = {"low": LOW, "medium": MEDIUM, "high": HIGH}
 COSTS = {
-    ("low", 1): (3, 7.2),
-    ("low", 50): (0.06, 5.3),
-    ("medium", 1): (3, 7.2),
-    ("medium", 50): (0.06, 5.3),
-    ("high", 1): (3, 8.2),
-    ("high", 50): (0.06, 6.2),
+    ("low", 1): (3, 4.8),
+    ("low", 50): (0.06, 4.7),
+    ("medium", 1): (3, 4.8),
+    ("medium", 50): (0.06, 4.7),
+    ("high", 1): (3, 5.4),
+    ("high", 50): (0.06, 5.5),
 }
 """(tier, jobs together) -> most round trips and kilobytes a job: in by one call, claimed and ended by turns."""
 

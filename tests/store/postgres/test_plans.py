@@ -28,7 +28,7 @@ LONG = os.environ.get("BENTENG_TEST_LONG") == "1"
 CROWD = Crowd(1_000_000, 200_000, 20_000) if LONG else Crowd(200_000, 40_000, 20_000)
 CALLS = 7  # the server decides after five whether a general plan would do
 JOBS = 10  # in each call
-TABLES = ("job", "operation", "resource", "audit", "audit_order", "quarantine")
+TABLES = ("job", "operation", "resource", "audit", "audit_order", "quarantine", "retention")
 READ = """
   select
     (select array_agg(relname) from pg_stat_user_tables where relname = any (%(tables)s) and seq_scan > 0),

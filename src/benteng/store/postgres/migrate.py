@@ -42,6 +42,7 @@ FUNCTIONS = (
         "facts",
         "wake",
         "move_jobs",
+        "complete",
         "refuse",
         "judge",
         "enter",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benteng.decide import Disposition
+from benteng.job import Job
 from benteng.lifecycle import OperationState, QuarantineReason, State
 from benteng.store.records import Disposal
-from benteng.testing.bench import Bench, proof, settlement
+from benteng.testing.bench import Bench, proof, quarantine, settlement
 from benteng.testing.conformance.base import Promises
 from benteng.testing.ledger import BRIEF, HIGH, LOW, MEDIUM, ONCE, Twin, make_policy, type_row
 
@@ -291,6 +292,72 @@ class PurgePromises(Promises):
         assert max(counts) <= 2
         assert 0 == counts[-1]
         assert State.READY is bench.state(active.id)
+
+    def test_what_ended_together_goes_each_in_its_own_time(self, bench: Bench) -> None:
+        """Of jobs of one settlement each is forgotten by its own type's times, in calls however small; HIGH never."""
+        types = (LOW, MEDIUM, BRIEF, HIGH, BRIEF)
+        jobs = [bench.admitted(policy, operation=str(n)) for n, policy in enumerate(types)]
+        bench.settle(*(settlement(grant, result=b"1") for grant in bench.claim(5)))
+        brief = {jobs[2].id, jobs[4].id}
+
+        assert ([b"1"] * 5, 0) == (self._results(bench, *jobs), self._drained(bench, 3_599))
+        assert (5, [None] * 5) == (self._drained(bench, 2), self._results(bench, *jobs))
+        assert (0, 5) == (self._drained(bench, 86_398 - 3_601), len(bench.producer.status([job.id for job in jobs])))
+        assert 2 == self._drained(bench, 2)
+        assert brief == {job.id for job in jobs} - {each.job_id for each in bench.producer.status([j.id for j in jobs])}
+        assert [jobs[3].id] == self._left(bench, jobs, 400 * 86_400)
+
+    def test_what_came_back_goes_by_its_last_end(self, bench: Bench) -> None:
+        """A job that was set apart and replayed is kept from its completion on, not from when it was set apart."""
+        grant = bench.started(BRIEF, operation="a")
+        bench.settle(quarantine(grant))
+        assert 0 == self._drained(bench, 90_000)
+        bench.replay(grant.job)
+        (again,) = bench.claim()
+        bench.settle(settlement(again, result=b"1"))
+
+        assert (0, [b"1"]) == (self._drained(bench, 3_599), self._results(bench, grant.job))
+        assert (1, [None]) == (self._drained(bench, 2), self._results(bench, grant.job))
+        assert [grant.job.id] == self._left(bench, [grant.job], 86_399 - 3_601)
+        assert [] == self._left(bench, [grant.job], 2)
+
+    @pytest.mark.parametrize("happened", [True, False], ids=["happened", "not-happened"])
+    def test_what_a_person_resolved_goes_by_that_time(self, bench: Bench, *, happened: bool) -> None:
+        """What happened is kept like any completed operation, from its resolution on; what did not is kept."""
+        grant = bench.started(ONCE, operation="a")
+        bench.settle(quarantine(grant, QuarantineReason.UNCERTAIN))
+        days = ONCE.limits.operation_keep_seconds or 0.0
+        assert 0 == self._drained(bench, days + 1)
+        bench.operator.resolve(grant.job.id, happened=happened, reason="seen")
+
+        assert [grant.job.id] == self._left(bench, [grant.job], days - 1)
+        assert ([] if happened else [grant.job.id]) == self._left(bench, [grant.job], 2)
+
+    def test_second_end_changes_no_retention(self, bench: Bench) -> None:
+        """A settlement of an attempt that is over moves no time, and nothing is forgotten twice."""
+        grant = bench.started(BRIEF, operation="a")
+        bench.settle(settlement(grant, result=b"1"))
+        bench.advance(3_000)
+        assert [] == bench.settle(settlement(grant, result=b"2"))
+
+        assert 1 == self._drained(bench, 601)
+        assert [None] == self._results(bench, grant.job)
+        assert (1, 0) == (self._drained(bench, 86_400 - 3_601), self._drained(bench, 86_400))
+
+    @staticmethod
+    def _results(bench: Bench, *jobs: Job) -> list[bytes | None]:
+        return [bench.view(job.id).result for job in jobs]
+
+    @staticmethod
+    def _drained(bench: Bench, seconds: float) -> int:
+        """Move the clock, purge row by row until nothing is due, and return how many rows that were."""
+        bench.advance(seconds)
+        return sum(iter(lambda: bench.keeper.purge(1), 0))
+
+    def _left(self, bench: Bench, jobs: list[Job], seconds: float) -> list[str]:
+        """Move the clock, purge, and return which jobs' operations are still known."""
+        self._drained(bench, seconds)
+        return [each.job_id for each in bench.producer.status([job.id for job in jobs])]
 
     def test_purge_never_touches_the_audit(self, bench: Bench) -> None:
         """The log only grows."""

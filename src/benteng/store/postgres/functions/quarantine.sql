@@ -105,16 +105,23 @@ declare
   v_now timestamptz := benteng.now();
 begin
   delete from benteng.quarantine q where q.id = p_row.id;
-  update benteng.operation o
-  set state = p_kept,
-      freed = p_kept = 'freed',
-      ended = p_ended,
-      error = p_reason,
-      keep_until = case when p_kept = 'completed' then v_now + make_interval(secs => t.operation_keep_seconds) end,
-      finished_at = v_now
-  from benteng.job_type t
-  where o.job_id = p_row.id
-    and t.name = o.type;
+  with recorded as (
+    update benteng.operation o
+    set state = p_kept,
+        freed = p_kept = 'freed',
+        ended = p_ended,
+        error = p_reason,
+        keep_until = case when p_kept = 'completed' then v_now + make_interval(secs => t.operation_keep_seconds) end,
+        finished_at = v_now
+    from benteng.job_type t
+    where o.job_id = p_row.id
+      and t.name = o.type
+    returning o.seq, o.keep_until
+  )
+  insert into benteng.retention (until, seqs)
+  select d.keep_until, array[d.seq]
+  from recorded d
+  where d.keep_until is not null;
 end $$;
 
 create or replace function benteng.note_apart(

@@ -16,6 +16,7 @@ returns setof benteng_v1.settled
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_me benteng.login := benteng.me('consumer');
@@ -31,42 +32,137 @@ create or replace function benteng.end_attempts(
   p_connects bigint[], p_refused bigint[])
 returns setof benteng_v1.settled
 language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  v_now    timestamptz;
-  v_ids    uuid[];
-  v_ords   bigint[];
-  v_moves  benteng.move[];
-  v_used   text[];
-  v_keys   text[];
-  v_heirs  benteng_v1.entrance[];
-  v_owners text[];
-  v_codes  text[];
+  v_now     timestamptz;
+  v_ids     uuid[];                                          -- of all that end here
+  v_ords    bigint[];
+  v_holds   boolean;
+  v_held    text[];
+  v_done    uuid[];                                          -- of those that complete
+  v_places  bigint[];
+  v_rows    tid[];
+  v_results bytea[];
+  v_used    text[];
+  v_rest    benteng_v1.settlement[];                         -- of those that do not
+  v_others  bigint[];
+  v_spent   text[];
+  v_moves   benteng.move[];
+  v_keys    text[];
+  v_heirs   benteng_v1.entrance[];
+  v_owners  text[];
+  v_codes   text[];
 begin
   if cardinality(p_settlements) > 1000 or cardinality(p_successors) > 10000
       or cardinality(p_connects) > 1000 or cardinality(p_refused) > 1000 then
     raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
   end if;
-  select array_agg(l.id)
-  into v_ids
-  from (
-    select j.id
-    from benteng.job j
-    where j.id = any (array(select s.id from unnest(p_settlements) s))
-      and j.pool = p_me.pool
-    order by j.id
-    for update) l;
-  perform benteng.hold_resources(v_ids);
+  with asked as (
+    select
+      s.id, s.fence, s.token, s.ordinality as ord, s.result, coalesce(s.disposition = 'complete', false) as completes,
+      case when u.connects + u.refused > 0 or (s.disposition <> 'complete' and s.error like 'egress %') then
+        format('egress connects=%s refused=%s', u.connects, u.refused)
+      end as used
+    from unnest(p_settlements) with ordinality s
+    cross join lateral (
+      select
+        least(greatest(coalesce(p_connects[s.ordinality::integer], 0), 0), 1000000000) as connects,
+        least(greatest(coalesce(p_refused[s.ordinality::integer], 0), 0), 1000000000) as refused) u
+    order by s.id, s.ordinality
+  ), held as (
+    select distinct on (a.id) a.id, a.ord, a.result, a.completes, a.used, j.ctid, j.resources <> '{}' as holds
+    from asked a
+    cross join lateral (
+      select x.ctid, x.state, x.fence, x.token, x.resources
+      from benteng.job x
+      where x.id = a.id
+        and x.pool = p_me.pool
+      for update) j
+    where j.state = 'running'
+      and j.fence = a.fence
+      and j.token = a.token
+    order by a.id, a.ord
+  )
+  select
+    array_agg(h.id), array_agg(h.ord), bool_or(h.holds),
+    array_agg(h.id) filter (where h.completes), array_agg(h.ord) filter (where h.completes),
+    array_agg(h.ctid) filter (where h.completes), array_agg(h.result) filter (where h.completes),
+    array_agg(h.used) filter (where h.completes),
+    array_agg(p_settlements[h.ord]) filter (where not h.completes), array_agg(h.ord) filter (where not h.completes),
+    array_agg(h.used) filter (where not h.completes)
+  into v_ids, v_ords, v_holds, v_done, v_places, v_rows, v_results, v_used, v_rest, v_others, v_spent
+  from (select x.* from held x order by x.ord) h;
+  if v_holds then
+    v_held := benteng.hold_resources(v_ids);
+  end if;
   v_now := benteng.now();
 
+  if v_rest is not null then
+    v_moves := benteng.decide(v_rest, v_now);
+  end if;
+  -- Who the parents are must be read before they are gone.
+  if p_successors <> '{}' and v_done is not null then
+    select array_agg(h.heir order by h.ord),
+           array_agg(h.origin order by h.ord),
+           array_agg(h.code order by h.ord)
+    into v_heirs, v_owners, v_codes
+    from benteng.heirs(p_successors, v_done) h;
+  end if;
+  if v_done is not null then
+    perform benteng.complete_jobs(v_rows, v_results, v_used, v_now);
+    v_keys := benteng.let_go(v_held, v_done);
+  end if;
+  if v_moves is not null then
+    v_keys := v_keys || benteng.move_jobs(v_moves, v_now, v_spent);
+  end if;
+  if v_heirs is not null then
+    perform 1 from benteng.enter(v_heirs, v_owners, v_codes, v_now);
+  end if;
+  -- A statement of its own: its snapshot is younger than the resource rows that it holds.
+  if v_keys is not null then
+    perform benteng.wake(v_keys, v_now);
+  end if;
+
+  return query
+  select e.id, e.state, e.reason
+  from (
+    select d.id, 'completed' as state, null as reason, d.ord
+    from unnest(v_done, v_places) d (id, ord)
+    union all
+    select m.id, m.state_to, case when m.state_to = 'quarantined' then m.reason end, v_others[m.ordinality]
+    from unnest(v_moves) with ordinality m) e
+  order by e.ord;
+  if p_again then
+    return query select g.* from benteng.settled_before(p_settlements, v_ords, p_me.pool) g;
+  end if;
+  if coalesce(cardinality(v_ids), 0) < cardinality(p_settlements) then
+    perform benteng.refuse(
+      array_agg((
+        coalesce(o.type, ''), coalesce(o.origin, p_me.name), null, null, 'S-stale',
+        'a settlement of an attempt that is over was refused', null, null, o.job_id, s.fence,
+        left(s.disposition, 32))::benteng_v1.refusal order by s.ordinality),
+      v_now)
+    from unnest(p_settlements) with ordinality s
+    left join benteng.operation o on o.job_id = s.id
+    where s.ordinality <> all (coalesce(v_ords, '{}'))
+      and not (p_again and exists (select from benteng.settled_before(p_settlements, v_ords, p_me.pool) g where g.job_id = s.id))
+      and (s.id is null or s.id <> all (coalesce(v_ids, '{}')));
+  end if;
+end $$;
+
+-- decide: what becomes of jobs whose attempt did not complete. The caller holds their rows and has compared the proofs.
+create or replace function benteng.decide(p_settlements benteng_v1.settlement[], p_now timestamptz) returns benteng.move[]
+language plpgsql
+as $$
+declare
+  v_moves benteng.move[];
+begin
   with told as materialized (
-    select distinct on (j.id)
+    select
       j.id, j.attempts, j.crashes, j.handbacks, j.snoozes, j.starts, j.alone, j.cancel_asked, t.effect,
-      t.attempts_max, t.crashes_max, t.handbacks_max, t.snoozes_max, t.result_bytes_max,
-      s.ordinality as ord, s.disposition, left(s.error, 2048) as error, left(s.rule, 256) as rule, s.result,
+      t.attempts_max, t.crashes_max, t.handbacks_max, t.snoozes_max,
+      s.ordinality as ord, s.disposition, left(s.error, 2048) as error, left(s.rule, 256) as rule,
       coalesce(s.reason, 'permanent') as reason, s.started, s.alone as asks_alone,
       s.disposition in ('hand_back', 'hold') or (s.disposition = 'quarantine' and not s.started) as unstarted,
       make_interval(secs => least(greatest(s.delay_seconds, t.backoff_seconds_min),
@@ -75,17 +171,11 @@ begin
     -- offset 0 fences the planner: it would rather walk all of job_running once for each settlement.
     cross join lateral (select x.* from benteng.job x where x.id = s.id offset 0) j
     join benteng.job_type t on t.name = j.type
-    where j.state = 'running'
-      and j.pool = p_me.pool
-      and j.fence = s.fence
-      and j.token = s.token
-    order by j.id, s.ordinality
   ), counted as (
     select
       k.*,
       case
         when k.effect = 'once' and k.disposition in ('crash', 'interrupt') then 'uncertain'
-        when k.disposition = 'complete' then 'complete'
         when k.disposition = 'quarantine' then 'quarantine'
         when k.cancel_asked then 'cancel'
         when k.disposition = 'retry' and k.attempts >= k.attempts_max then 'exhausted'
@@ -102,12 +192,12 @@ begin
       c.*,
       -- Attempt and start are given back for what was never started; an exhausted snooze or retry has spent its own.
       c.attempts - case
-        when c.ending in ('uncertain', 'complete') then 0
+        when c.ending = 'uncertain' then 0
         when c.ending in ('quarantine', 'cancel', 'hold') then c.unstarted::integer
         when c.ending = 'snooze' then 1
         else c.is_free::integer
       end as attempts_to,
-      c.starts - case when c.ending in ('uncertain', 'complete') then 0 else c.unstarted::integer end as starts_to,
+      c.starts - case when c.ending = 'uncertain' then 0 else c.unstarted::integer end as starts_to,
       -- A crash counts wherever the job goes on to, also the last one, which a worker answers with quarantine.
       c.crashes + (c.disposition = 'crash' or (c.disposition = 'quarantine' and c.reason = 'crashed' and c.started))::integer
         as crashes_to,
@@ -116,120 +206,80 @@ begin
       c.snoozes + (c.ending = 'snooze')::integer as snoozes_to
     from counted c
   )
-  select array_agg(d.ord order by d.ord),
-         array_agg((
-           d.id,
-           case d.ending
-             when 'complete' then 'completed'
-             when 'cancel' then 'cancelled'
-             when 'uncertain' then 'uncertain'
-             when 'retry' then 'retried'
-             when 'crash' then 'retried'
-             when 'snooze' then 'snoozed'
-             when 'hand_back' then 'handed_back'
-             when 'interrupt' then 'handed_back'
-             when 'hold' then 'held'
-             else case when d.ending = 'quarantine' and d.reason = 'uncertain' then 'uncertain' else 'quarantined' end
-           end,
-           case d.ending
-             when 'complete' then 'completed'
-             when 'cancel' then 'cancelled'
-             when 'retry' then 'scheduled'
-             when 'crash' then 'scheduled'
-             when 'snooze' then 'scheduled'
-             when 'hand_back' then 'ready'
-             when 'interrupt' then 'ready'
-             when 'hold' then 'held'
-             else 'quarantined'
-           end,
-           case
-             when d.ending = 'quarantine' then d.reason
-             when d.ending in ('uncertain', 'exhausted', 'crashed') then d.ending
-             when d.ending = 'cancel' then 'as asked'
-           end,
-           case when d.ending in ('complete', 'cancel') then '' else d.rule end,
-           case when d.ending = 'complete' then '' when d.ending = 'cancel' then 'as asked' else d.error end,
-           d.attempts_to, d.crashes_to, d.handbacks_to, d.snoozes_to, d.starts_to,
-           case when d.ending in ('retry', 'crash', 'snooze') then v_now + greatest(d.delay, interval '1 ms') end,
-           -- What was not run has not shown yet whether it was to blame for the crash of its cell.
-           d.asks_alone or (d.alone and d.starts_to < d.starts),
-           case
-             when d.ending = 'complete' and octet_length(d.result) > d.result_bytes_max
-               then '{"$error":"the result was larger than result_bytes_max"}'::bytea
-             when d.ending = 'complete' then d.result
-           end)::benteng.move order by d.ord),
-         array_agg(
-           case when u.connects + u.refused > 0 or d.error like 'egress %' then
-             format('egress connects=%s refused=%s', u.connects, u.refused)
-           end order by d.ord)
-  into v_ords, v_moves, v_used
-  from decided d
-  cross join lateral (
-    select
-      least(greatest(coalesce(p_connects[d.ord::integer], 0), 0), 1000000000) as connects,
-      least(greatest(coalesce(p_refused[d.ord::integer], 0), 0), 1000000000) as refused) u;
+  select array_agg((
+    d.id,
+    case d.ending
+      when 'cancel' then 'cancelled'
+      when 'uncertain' then 'uncertain'
+      when 'retry' then 'retried'
+      when 'crash' then 'retried'
+      when 'snooze' then 'snoozed'
+      when 'hand_back' then 'handed_back'
+      when 'interrupt' then 'handed_back'
+      when 'hold' then 'held'
+      else case when d.ending = 'quarantine' and d.reason = 'uncertain' then 'uncertain' else 'quarantined' end
+    end,
+    case d.ending
+      when 'cancel' then 'cancelled'
+      when 'retry' then 'scheduled'
+      when 'crash' then 'scheduled'
+      when 'snooze' then 'scheduled'
+      when 'hand_back' then 'ready'
+      when 'interrupt' then 'ready'
+      when 'hold' then 'held'
+      else 'quarantined'
+    end,
+    case
+      when d.ending = 'quarantine' then d.reason
+      when d.ending in ('uncertain', 'exhausted', 'crashed') then d.ending
+      when d.ending = 'cancel' then 'as asked'
+    end,
+    case when d.ending = 'cancel' then '' else d.rule end,
+    case when d.ending = 'cancel' then 'as asked' else d.error end,
+    d.attempts_to, d.crashes_to, d.handbacks_to, d.snoozes_to, d.starts_to,
+    case when d.ending in ('retry', 'crash', 'snooze') then p_now + greatest(d.delay, interval '1 ms') end,
+    -- What was not run has not shown yet whether it was to blame for the crash of its cell.
+    d.asks_alone or (d.alone and d.starts_to < d.starts),
+    null)::benteng.move order by d.ord)
+  into v_moves
+  from decided d;
+  return v_moves;
+end $$;
 
-  -- Who the parents are must be read before they are gone.
-  if p_successors <> '{}' and v_moves is not null then
-    select array_agg(h.heir order by h.ord),
-           array_agg(h.origin order by h.ord),
-           array_agg(h.code order by h.ord)
-    into v_heirs, v_owners, v_codes
-    from (
-      select
-        s.ordinality as ord, j.origin,
-        (s.id, s.type, s.tier, s.priority, s.available_at, s.expires_at, s.generation, s.origin, s.actor, s.request_id,
-          s.payload, s.payload_sha256, s.operation_key, s.envelope, s.policy_sha256, s.artifacts, s.targets, s.resources,
-          s.summary, case when s.tier = 'high' then 'held' else 'ready' end,
-          case when s.tier = 'high' then 'S-agreement' else '' end,
-          case when s.tier = 'high' then 'a successor of tier HIGH waits for agreement' else '' end,
-          s.parent, s.unfit)::benteng_v1.entrance as heir,
-        case
-          when row_number() over (partition by s.parent order by s.ordinality) > 100
-            then 'S-successor||more than 100 successors'
-          when s.type <> all (t.successors)
-            then 'S-successor|suspicious|the parent''s policy does not list this type'
-          when array_position(array['low', 'medium', 'high'], s.tier) > array_position(array['low', 'medium', 'high'], t.tier)
-            or array_position(array['low', 'medium', 'high'], s.tier) is null
-            then 'S-successor|suspicious|the tier is above the parent''s'
-          when s.actor <> j.actor
-            then 'S-successor|suspicious|the actor is not the parent''s'
-          when s.generation <> 0
-            then 'S-format|suspicious|a new job has generation 0'
-        end as code
-      from unnest(p_successors) with ordinality s
-      join unnest(v_moves) m on m.id = s.parent and m.state_to = 'completed'
-      cross join lateral (select x.* from benteng.job x where x.id = s.parent offset 0) j
-      join benteng.job_type t on t.name = j.type) h;
-  end if;
-
-  if v_moves is not null then
-    v_keys := benteng.move_jobs(v_moves, v_now, v_used);
-  end if;
-  if v_heirs is not null then
-    perform 1 from benteng.enter(v_heirs, v_owners, v_codes, v_now);
-  end if;
-  -- A statement of its own: its snapshot is younger than the resource rows that it holds.
-  perform benteng.wake(v_keys, v_now);
-
+-- heirs: successors of jobs that complete, as entrances, with the code of what forbids one. Read before the parents are gone.
+create or replace function benteng.heirs(p_successors benteng_v1.entrance[], p_parents uuid[])
+returns table (ord bigint, heir benteng_v1.entrance, origin text, code text)
+language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
   return query
-  select m.id, m.state_to, case when m.state_to = 'quarantined' then m.reason end
-  from unnest(v_moves) with ordinality m
-  order by m.ordinality;
-  if p_again then
-    return query select g.* from benteng.settled_before(p_settlements, v_ords, p_me.pool) g;
-  end if;
-  perform benteng.refuse(
-    array_agg((
-      coalesce(o.type, ''), coalesce(o.origin, p_me.name), null, null, 'S-stale',
-      'a settlement of an attempt that is over was refused', null, null, o.job_id, s.fence,
-      left(s.disposition, 32))::benteng_v1.refusal order by s.ordinality),
-    v_now)
-  from unnest(p_settlements) with ordinality s
-  left join benteng.operation o on o.job_id = s.id
-  where s.ordinality <> all (coalesce(v_ords, '{}'))
-    and not (p_again and exists (select from benteng.settled_before(p_settlements, v_ords, p_me.pool) g where g.job_id = s.id))
-    and (s.id is null or s.id <> all (array(select m.id from unnest(v_moves) m)));
+  select
+    s.ordinality,
+    (s.id, s.type, s.tier, s.priority, s.available_at, s.expires_at, s.generation, s.origin, s.actor, s.request_id,
+      s.payload, s.payload_sha256, s.operation_key, s.envelope, s.policy_sha256, s.artifacts, s.targets, s.resources,
+      s.summary, case when s.tier = 'high' then 'held' else 'ready' end,
+      case when s.tier = 'high' then 'S-agreement' else '' end,
+      case when s.tier = 'high' then 'a successor of tier HIGH waits for agreement' else '' end,
+      s.parent, s.unfit)::benteng_v1.entrance,
+    j.origin,
+    case
+      when row_number() over (partition by s.parent order by s.ordinality) > 100
+        then 'S-successor||more than 100 successors'
+      when s.type <> all (t.successors)
+        then 'S-successor|suspicious|the parent''s policy does not list this type'
+      when array_position(array['low', 'medium', 'high'], s.tier) > array_position(array['low', 'medium', 'high'], t.tier)
+        or array_position(array['low', 'medium', 'high'], s.tier) is null
+        then 'S-successor|suspicious|the tier is above the parent''s'
+      when s.actor <> j.actor
+        then 'S-successor|suspicious|the actor is not the parent''s'
+      when s.generation <> 0
+        then 'S-format|suspicious|a new job has generation 0'
+    end
+  from unnest(p_successors) with ordinality s
+  cross join lateral (select x.* from benteng.job x where x.id = s.parent offset 0) j
+  join benteng.job_type t on t.name = j.type
+  where s.parent = any (p_parents);
 end $$;
 
 -- settled_before: what an earlier try of the same settlements has done, told by fence and token.
