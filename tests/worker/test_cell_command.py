@@ -106,7 +106,7 @@ def signal_all(pids, number):
 
 
 def test_a_frozen_cell_side_leaves_its_job_to_the_lease(estate):
-    """As an engine pauses a container: nobody there answers, so nothing is settled; when it thaws, what ran is ended."""
+    """As an engine pauses a container: nobody answers, so nothing is settled; when it thaws, what ran is ended."""
     cells = cell_side(estate)
     worker = supervisor_side(estate)
     job = estate.enqueue("high.brief@1", "a")
