@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benteng import Benteng, lockfile
 from benteng.ops.cli import main
 from benteng.ops.exits import Exit
 
@@ -118,6 +119,29 @@ def test_only_what_opens_the_store_has_a_credential(tmp_path, monkeypatch):
     assert "User=benteng-patch\n" in supervisor
     assert "User=benteng-patch-cell\n" in cell
     assert "SocketMode=0660" in files["benteng-patch-cell.socket"]
+
+
+def size(name: str) -> None:
+    """Be a job type of some size."""
+
+
+def test_the_cells_are_bounded_together_and_end_together(tmp_path, monkeypatch):
+    """What is around them has a cgroup: memory and processes of all, and an end of what left everything (adr/0004)."""
+    app = Benteng()
+    app.job("big@1", pool="patch", memory_bytes_max=3 << 30, file_bytes_max=1 << 20)(size)
+    app.job("other@1", memory_bytes_max=9 << 30)(size)
+    lockfile.write(tmp_path / "benteng.lock", app.registry.policies())
+    monkeypatch.setenv("BENTENG_LOCK", str(tmp_path / "benteng.lock"))
+    settings = SETTINGS + "concurrency = 7\n"
+    _, units = made(monkeypatch, tmp_path / "project", "systemd", settings=settings)
+    _, containers = made(monkeypatch, tmp_path / "other", "docker", settings=settings)
+
+    memory = 8 * ((3 << 30) + 4 * (1 << 20)) + (512 << 20)
+    lines = units["benteng-patch-cell.service"].splitlines()
+    assert {"KillMode=mixed", "TasksMax=1024", f"MemoryMax={memory}", "OOMPolicy=continue"} <= set(lines)
+    cell = services(containers["compose.yaml"])["patch-cell"]
+    assert f"    mem_limit: {memory}\n" in cell
+    assert "    pids_limit: 1024\n" in cell
 
 
 def services(text):

@@ -44,6 +44,7 @@ services:
     command: [benteng, cell, --listen, "unix:{socket}", --supervisor, "{supervisor_uid}", --group, "{supervisor_gid}"]
     {network}
     pids_limit: 1024
+    mem_limit: {memory_bytes}
     volumes: ["{pool}-run:{directory}"]
 
   {pool}:
@@ -98,5 +99,6 @@ def files(site: Site) -> dict[str, str]:
             supervisor_gid=site.supervisor[1],
             network="# LOW jobs of this pool use the network" if site.network else "network_mode: none",
             stop_seconds=site.stop_seconds,
+            memory_bytes=site.memory_bytes,
         ),
     }

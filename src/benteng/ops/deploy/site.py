@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from benteng import lockfile
 from benteng.config import Config
 from benteng.errors import PolicyError
-from benteng.policy import Tier
+from benteng.policy import LIMITS, Limits, Tier
 from benteng.store.open import is_postgres
 from benteng.store.records import Facet
+from benteng.worker.yard import SCRATCH_FILES
+
+BESIDE_CELLS_BYTES: Final = 512 << 20
+"""Memory for warden and zygote, and the application that it has imported."""
 
 NEEDS = ("uid", "gid", "supervisor_uid", "supervisor_gid", "cell")
 
@@ -22,6 +28,7 @@ class Site:
     project  directory of benteng.toml and the application;  prefix: where benteng is installed
     socket   where the two sides meet
     network  its cells may use the network;  programs: they may start programs
+    memory_bytes  of all its cells together, their scratch included: where /tmp is memory, it counts
     """
 
     pool: str
@@ -34,6 +41,7 @@ class Site:
     drain_seconds: float
     network: bool
     programs: bool
+    memory_bytes: int
 
     @property
     def stop_seconds(self) -> int:
@@ -51,6 +59,7 @@ def site_of(config: Config, pool: str, prefix: Path) -> Site:
     if not is_postgres(config.dsn(Facet.CONSUMER, pool)):
         text = "the embedded store has one user, and this deployment has several"
         raise PolicyError("W-deploy", text, field="dsn", fix="set dsn to a PostgreSQL ledger")
+    types = [each for each in lockfile.read(config.lock).values() if each.pool == pool]
     return Site(
         pool=pool,
         supervisor=(found.supervisor_uid or 0, found.supervisor_gid or 0),
@@ -60,6 +69,13 @@ def site_of(config: Config, pool: str, prefix: Path) -> Site:
         socket=Path(found.cell.removeprefix("unix:")),
         write=found.write,
         drain_seconds=found.drain_seconds,
-        network=any(each.pool == pool and each.tier is Tier.LOW for each in lockfile.read(config.lock).values()),
+        network=any(each.tier is Tier.LOW for each in types),
         programs=bool(found.exec),
+        memory_bytes=_memory_bytes([each.limits for each in types], found.concurrency),
     )
+
+
+def _memory_bytes(limits: Collection[Limits], concurrency: int) -> int:
+    """Return what cells may have, one ahead of those that work, each as large as the largest."""
+    cell = max(each.memory_bytes_max + SCRATCH_FILES * each.file_bytes_max for each in limits or LIMITS.values())
+    return (concurrency + 1) * cell + BESIDE_CELLS_BYTES

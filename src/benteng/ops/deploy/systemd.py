@@ -110,7 +110,11 @@ User={name}-cell
 Group={name}-cell
 ExecStart={site.prefix}/bin/benteng cell --listen fd:3 --supervisor {site.supervisor[0]}
 TimeoutStopSec=15
+# What jobs started and left is killed with the cgroup of this unit, and bounded by it.
+KillMode=mixed
 TasksMax=1024
+MemoryMax={site.memory_bytes}
+OOMPolicy=continue
 {COMMON}{network}{allowed}RestrictAddressFamilies={families}
 RestrictNamespaces={namespaces}
 ProcSubset=pid
