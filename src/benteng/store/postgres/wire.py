@@ -67,11 +67,15 @@ def register(context: AdaptContext) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of PostgreSQL: its number, the number of its array type, and how a value becomes its binary form."""
+    """A type of PostgreSQL: its number, the number of its array type, and how a value becomes its binary form.
+
+    empty: the value that is false, of which most fields of a row are full.
+    """
 
     oid: int
     array: int
     encode: Callable[[Any], bytes]
+    empty: Any = b""
 
     def __call__(self, value: Any) -> Param:
         """Return one argument."""
@@ -80,6 +84,20 @@ class Kind:
     def many(self, values: Iterable[Any]) -> Param:
         """Return an array as one argument."""
         return Param(self.array, _array(self, values))
+
+    def field(self) -> Callable[[Any], bytes]:
+        """Return what makes a value a field of a row: its type and size stand before it, and None is null."""
+        oid, encode = self.oid, self.encode
+        null = _pack_field(oid, -1)
+        empty = _pack_field(oid, len(encode(self.empty))) + encode(self.empty)
+
+        def field(value: Any) -> bytes:
+            if not value:
+                return null if value is None else empty
+            data = encode(value)
+            return _pack_field(oid, len(data)) + data
+
+        return field
 
 
 def _array(kind: Kind, values: Iterable[Any]) -> bytes:
@@ -115,14 +133,13 @@ def job_uuid(job_id: str) -> bytes | None:
     return bytes.fromhex(job_id.replace("-", "")) if _UUID.fullmatch(job_id) else None
 
 
-BOOL = Kind(16, 1000, lambda value: b"\1" if value else b"\0")
+BOOL = Kind(16, 1000, lambda value: b"\1" if value else b"\0", empty=False)
 BYTEA = Kind(17, 1001, bytes)
-INT8 = Kind(20, 1016, _int8)
-TEXT = Kind(25, 1009, text_bytes)
-FLOAT8 = Kind(701, 1022, struct.Struct("!d").pack)
+INT8 = Kind(20, 1016, _int8, empty=0)
+TEXT = Kind(25, 1009, text_bytes, empty="")
+FLOAT8 = Kind(701, 1022, struct.Struct("!d").pack, empty=0.0)
 UUID = Kind(2950, 2951, bytes)
-_NO_TEXTS = _array(TEXT, ())
-TEXTS = Kind(1009, 0, lambda values: _array(TEXT, values) if values else _NO_TEXTS)
+TEXTS = Kind(1009, 0, lambda values: _array(TEXT, values), empty=())
 
 
 def ids(job_ids: Iterable[str]) -> Param:
@@ -130,25 +147,19 @@ def ids(job_ids: Iterable[str]) -> Param:
     return UUID.many(map(job_uuid, job_ids))
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
     """The fields of a composite type, in order."""
 
-    name: str
-    fields: Mapping[str, Kind]
+    def __init__(self, name: str, fields: Mapping[str, Kind]) -> None:
+        self.name = name
+        self.fields = fields
+        self._count = _pack_length(len(fields))
+        self._encoders = tuple(kind.field() for kind in fields.values())
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return one row in its binary form (record_send in the server's source)."""
-        parts = [_pack_length(len(self.fields))]
-        add = parts.append
-        for kind, value in zip(self.fields.values(), values, strict=True):
-            if value is None:
-                add(_pack_field(kind.oid, -1))
-                continue
-            data = kind.encode(value)
-            add(_pack_field(kind.oid, len(data)))
-            add(data)
-        return b"".join(parts)
+        fields = [encode(value) for encode, value in zip(self._encoders, values, strict=True)]
+        return self._count + b"".join(fields)
 
 
 ENTRANCE = Layout(
