@@ -7,7 +7,6 @@ Trust: nothing that a zygote or a cell says.
 
 from __future__ import annotations
 
-import heapq
 import os
 import selectors
 import signal
@@ -30,6 +29,7 @@ from benteng.worker.lanes import Lanes
 from benteng.worker.means import Means
 from benteng.worker.pool import KINDS, TIERS, Kind
 from benteng.worker.reports import Reports
+from benteng.worker.timers import Timers
 from benteng.worker.watched import Heard
 
 BIRTH_SECONDS_MAX = 60.0
@@ -57,8 +57,7 @@ class Yard:
         self._reports = Reports(means.nest.pool.name, means.say, self._let_out)
         self._guards = Guards()
         self._numbers = count(1)
-        self._timers: list[tuple[float, int, Flight]] = []
-        self._order = count()
+        self._timers = Timers()
         self._since: dict[int, float] = {}
         self._strays: dict[int, int] = {}
         self._measure_at = 0.0
@@ -156,20 +155,17 @@ class Yard:
         """Return when `tick` is wanted again at the latest."""
         if self._dirty:
             return now
-        due = [now + (0.25 if self._since else 1.0), self._lanes.wakes_at(now), self.crew.wakes_at()]
-        if self._timers:
-            due.append(self._timers[0][0])
-        return min(due)
+        soon = now + (0.25 if self._since else 1.0)
+        return min(soon, self._lanes.wakes_at(now), self.crew.wakes_at(), self._timers.wakes_at())
 
     def overdue(self, now: float, slack: float) -> list[Flight]:
         """Return flights that should have ended long ago: none unless this program is at fault."""
         return [f for cell in self._cells.values() for f in cell.flights.values() if now > f.kill_at + slack]
 
     def _over_time(self, now: float) -> None:
-        while self._timers and self._timers[0][0] <= now:
-            _, _, flight = heapq.heappop(self._timers)
+        for flight in self._timers.due(now):
             cell = self._where.get(flight.handle)
-            if cell is None or flight.outcome is not None:
+            if cell is None:
                 continue
             if flight.kill_at <= now:
                 self._kill(cell, now)
@@ -216,7 +212,7 @@ class Yard:
 
     def _kill_later(self, flight: Flight, when: float) -> None:
         flight.kill_at = min(flight.kill_at, when)
-        heapq.heappush(self._timers, (flight.kill_at, next(self._order), flight))
+        self._timers.add(flight.kill_at, flight)
 
     def _slow(self, now: float) -> None:
         """Kill what is not born, and give up a zygote that does not report a death."""
@@ -253,7 +249,7 @@ class Yard:
                 flight.deadline = now + flight.policy.limits.run_seconds_max
                 flight.kill_at = flight.deadline + flight.policy.limits.grace_seconds
                 self._where[flight.handle] = cell
-                heapq.heappush(self._timers, (flight.deadline, next(self._order), flight))
+                self._timers.add(flight.deadline, flight)
             self._guard_first(cell, flights, now)
             cell.seat(flights)
             if self.crew.desk is None:
