@@ -105,7 +105,8 @@ def _behind(port: int, count: int, writer: int) -> None:
 
 def _be_cell(line: socket.socket, rules: tuple[str, ...], measure: Callable[[], None]) -> None:
     scratch = tempfile.mkdtemp(prefix="benteng-bench-")
-    walls = linux.Walls(read=roots.readable(roots.NAMES), scratch=scratch, names=Names(parse(rules)).files())
+    names = Names(parse(rules)).files()
+    walls = linux.Walls(read=roots.readable(roots.NAMES), scratch=scratch, shut=True, names=names)
     linux.leave_host(walls)
     listener = linux.enter_pool(walls)
     socket.send_fds(line, [b"l"], [listener])

@@ -143,10 +143,9 @@ class Zygote:
 def walls_of(root: Path, listed: tuple[str, ...]) -> linux.Walls:
     """Return the walls of a pool, with a list of programs or without."""
     if not listed:
-        return linux.Walls(read=roots.readable(()), scratch=str(root))
+        return linux.Walls(read=roots.readable(()), scratch=str(root), shut=True)
     found = programs.resolve("bench", listed, (*roots.DATA, *roots.python()))
-    coarse = roots.readable((*found.listed, *found.read))
-    return linux.Walls(read=found.read, listed=found.listed, scratch=str(root), coarse=coarse, programs=found.run)
+    return linux.Walls(read=found.read, listed=found.listed, scratch=str(root), shut=True, programs=found.run)
 
 
 def main() -> None:

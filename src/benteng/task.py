@@ -46,14 +46,14 @@ class Loader:
 class JobType:
     """One job type as the code defines it.
 
-    by_parameters  the function's parameters are the contract's fields; else its one parameter is the payload
+    payload        the name of the parameter that is the payload; empty: the parameters are the contract's fields
     wants_context  the function takes `ctx`
     """
 
     policy: TypePolicy
     shape: Shape
     handler: Handler
-    by_parameters: bool
+    payload: str
     wants_context: bool
     is_async: bool
 
@@ -64,9 +64,7 @@ class JobType:
 
     def arguments(self, parsed: Parsed) -> dict[str, object]:
         """Return the keyword arguments of the handler, without `ctx`, for a parsed payload."""
-        if self.by_parameters:
-            return self.shape.arguments(parsed)
-        return {_payload_parameter(self.handler): parsed.value}
+        return {self.payload: parsed.value} if self.payload else self.shape.arguments(parsed)
 
 
 @dataclass(slots=True)
@@ -181,7 +179,7 @@ def define(function: Handler, name: str, options: Options) -> JobType:
         policy=policy,
         shape=shape,
         handler=function,
-        by_parameters=model is function,
+        payload="" if model is function else next(name for name in parameters if name != CONTEXT_PARAMETER),
         wants_context=CONTEXT_PARAMETER in parameters,
         is_async=inspect.iscoroutinefunction(function),
     )
@@ -291,10 +289,6 @@ def _hints(function: Callable[..., object]) -> dict[str, Any]:
             f"an annotation of {getattr(function, '__qualname__', '?')} cannot be resolved: {error.name}",
             fix="define contracts at module level, above the function",
         ) from None
-
-
-def _payload_parameter(function: Handler) -> str:
-    return next(name for name in inspect.signature(function).parameters if name != CONTEXT_PARAMETER)
 
 
 __all__ = ["UNDECLARED", "Context", "JobType", "Loader", "Options", "Registry", "define", "register"]

@@ -36,12 +36,14 @@ def test_the_directory_of_a_low_attempt_goes_when_it_ends(shared):
     assert directory.parent.exists()
 
 
-def test_a_medium_cell_is_used_again_and_each_attempt_has_its_own_home(shared):
-    """The process is the same; working directory and HOME are the attempt's own scratch directory."""
+def test_a_medium_cell_is_used_again_and_each_attempt_has_an_empty_home(shared):
+    """The process is the same; working directory and HOME are one directory, in which nothing of another is left."""
     first, second = (json.loads(shared.ended(shared.enqueue("medium@1", name=name)).result) for name in ("a", "b"))
 
     assert first["pid"] == second["pid"]
-    assert first["cwd"] == first["home"] != second["home"]
+    assert first["cwd"] == first["home"]
+    assert second["cwd"] == second["home"]
+    assert [[], []] == [first["found"], second["found"]]
     assert second["fence"] > first["fence"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benteng.worker.scratch import Scratch
+from benteng.worker.scratch import PLACE, Scratch
 
 
 @pytest.fixture
@@ -75,6 +75,44 @@ def test_an_attempt_is_dropped_from_the_cell_and_from_nowhere_else(scratch, tmp_
     sweep_all(scratch)
 
     assert "precious" == (victim / "file").read_text()
+    assert [] == list(scratch.path(1).iterdir())
+
+
+def test_a_place_that_was_left_as_it_was_stays(scratch):
+    """An attempt that leaves nothing costs no directory: the next one works in the same."""
+    place = made(scratch, 1) / str(PLACE)
+    place.mkdir(mode=0o700)
+    found = place.stat().st_ino
+
+    scratch.drop(1, PLACE)
+
+    assert not scratch.dirty
+    assert found == place.stat().st_ino
+
+
+def _file(place):
+    (place / "file").touch()
+
+
+def _mode(place):
+    place.chmod(0o755)
+
+
+def _link(place):
+    place.rmdir()
+    place.symlink_to(place.parent)
+
+
+@pytest.mark.parametrize("change", [_file, _mode, _link], ids=["file", "mode", "link"])
+def test_a_place_that_was_changed_goes(scratch, change):
+    """Whatever an attempt left, the next one of the cell does not find it."""
+    place = made(scratch, 1) / str(PLACE)
+    place.mkdir(mode=0o700)
+    change(place)
+
+    scratch.drop(1, PLACE)
+    sweep_all(scratch)
+
     assert [] == list(scratch.path(1).iterdir())
 
 

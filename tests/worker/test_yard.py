@@ -23,7 +23,7 @@ from benteng.worker.hatchery import Own
 from benteng.worker.means import Means
 from benteng.worker.nursery import Nest, NurseryState
 from benteng.worker.pool import Kind, Pool
-from benteng.worker.scratch import Scratch
+from benteng.worker.scratch import PLACE, Scratch
 from benteng.worker.watched import Heard
 from benteng.worker.wire import Inbox, Line
 from benteng.worker.yard import WAIT_SECONDS_MAX, Yard
@@ -149,8 +149,9 @@ def test_the_directory_of_an_attempt_goes_with_it(standing, tmp_path, kind, says
     lane.cells.append(cell)
     cell.lane, cell.flights, yard._where[1], one.started = lane, {1: one}, cell, True
     (root,) = tmp_path.iterdir()
-    directory = root / f"cell-{OWN}" / "1"
+    directory = root / f"cell-{OWN}" / ("1" if kind == "wide" else str(PLACE))
     directory.mkdir(parents=True)
+    (directory / "left").touch()
 
     yard._take(cell, wire.Ended((wire.Ending(1, wire.How.COMPLETED, scratch=says),)), b"", 100.0)
 

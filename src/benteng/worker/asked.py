@@ -101,7 +101,7 @@ class Asked:
         found, self._full = self._full, set()
         return found & cells.keys()
 
-    def drop(self, cell: int, attempt: int = 0) -> None:
+    def drop(self, cell: int, attempt: int | None = None) -> None:
         """Ask to delete a directory."""
         self._say(wire.Drop(cell, attempt))
 

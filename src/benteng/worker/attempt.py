@@ -13,6 +13,7 @@ import json
 import math
 import os
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from benteng.task import JobType, Registry
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 from benteng.worker import wire
 from benteng.worker.denial import denial
+from benteng.worker.scratch import PRIVATE
 from benteng.worker.wire import UNSERIALISABLE, Ending, How, Next, Work
 
 LOG_BYTES_MAX: Final = 64 * 1024
@@ -75,12 +77,16 @@ class Mouth:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What all attempts of a cell share."""
+    """What all attempts of a cell share.
+
+    place  where in its scratch they work, one after the other; empty: in all of it; None: each has its own
+    """
 
     registry: Registry
     mouth: Mouth
     scratch: Path
     artifacts: str
+    place: str | None = None
 
 
 current: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("benteng_attempt", default=None)
@@ -224,8 +230,10 @@ class Attempt:
     @property
     def scratch(self) -> Path:
         """The attempt's own directory. Made when it is first asked for."""
-        path = self.shop.scratch / str(self.work.handle)
-        path.mkdir(mode=0o700, exist_ok=True)
+        place = str(self.work.handle) if self.shop.place is None else self.shop.place
+        path = self.shop.scratch / place
+        if place:
+            path.mkdir(mode=PRIVATE, exist_ok=True)
         self.made = True
         return path
 
@@ -234,9 +242,8 @@ class Attempt:
         home = str(self.scratch)
         os.chdir(home)
         os.environ["HOME"] = os.environ["TMPDIR"] = home
-        import tempfile
-
-        tempfile.tempdir = None
+        if "tempfile" in sys.modules:
+            sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined] - it looks at TMPDIR again
 
     # ------------------------------------------------------------------------------------------------------------ ends
 

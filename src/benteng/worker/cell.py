@@ -15,25 +15,28 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from benteng.task import Registry
-from benteng.worker import wide, wire
+from benteng.worker import wire
 from benteng.worker.attempt import Attempt, Mouth, Stopped, Workshop, current
 from benteng.worker.pool import TIERS, Kind, Start
 from benteng.worker.sandbox import Spec, basic, linux, roots, system
-from benteng.worker.scratch import directory_of
+from benteng.worker.scratch import PLACE, PRIVATE, directory_of
 from benteng.worker.wire import Configure, Inbox, Line, Spawn
 
 CRASH_STATUS = 70
+PLACES = {Kind.WIDE: None, Kind.SERIAL: str(PLACE), Kind.SINGLE: ""}
+"""Where in a cell's scratch its attempts work: see Workshop."""
 
 
 def live(spawn: Spawn, keep: int, parent: int, configure: Configure, load: Callable[[], Registry]) -> NoReturn:
     """Be a cell until the line ends. Never returns into the zygote's code, whatever happens."""
     try:
         scratch = directory_of(Path(configure.scratch), spawn.cell)
-        scratch.mkdir(mode=0o700)
+        scratch.mkdir(mode=PRIVATE)
         layers = basic.enter(Spec(parent, keep, spawn.limits, spawn.width, str(scratch)))
         if spawn.kind is not Kind.WIDE:
             layers += linux.enter_job(walls_of(configure), TIERS[spawn.kind], str(scratch))
@@ -56,7 +59,7 @@ def walls_of(configure: Configure) -> linux.Walls:
         write=configure.write,
         scratch=configure.scratch,
         own_uid=configure.own_uid,
-        coarse=roots.readable((*configure.listed, *configure.read)) if configure.programs and configure.shut else (),
+        shut=configure.shut,
         programs=configure.programs,
         interpreter=sys.executable if configure.start is Start.EXEC else "",
         waive=configure.waive,
@@ -74,10 +77,11 @@ def _work(spawn: Spawn, layers: tuple[str, ...], scratch: Path, artifacts: str, 
     sock.setblocking(True)
     mouth = Mouth(sock)
     settle_in(str(scratch))
-    capture()
-    shop = Workshop(load(), mouth, scratch, artifacts)
+    shop = Workshop(load(), mouth, scratch, artifacts, PLACES[spawn.kind])
     mouth.say(wire.frame(wire.Hello(layers)))
     if spawn.kind is Kind.WIDE:
+        from benteng.worker import wide
+
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         wide.serve(sock, shop, spawn.width)
     else:
@@ -164,6 +168,21 @@ class _Records(logging.Handler):
         attempt = current.get()
         if attempt is not None:
             attempt.write(f"{record.levelname} {record.name}: {record.getMessage()}\n")
+
+
+def prepare(registry: Registry, *, wide: bool) -> None:
+    """Do once, before any cell is forked, what each would do again: load what it needs, work out what stays the same.
+
+    `wide`: LOW cells are to come.
+    """
+    capture()
+    types = registry.types.values()
+    if wide:
+        import_module("benteng.worker.wide")
+    elif any(job_type.is_async for job_type in types):
+        import_module("asyncio")
+    for job_type in types:
+        job_type.shape.free_text  # noqa: B018 - it is kept with the shape
 
 
 def capture() -> None:

@@ -83,7 +83,7 @@ class Hatchery(Protocol):
         """Return which cells hold more on the disk than they may, as far as is known. Cell -> (pid, bytes_max)."""
         ...
 
-    def drop(self, cell: int, attempt: int = 0) -> None:
+    def drop(self, cell: int, attempt: int | None = None) -> None:
         """Delete the scratch directory of a cell, or of one attempt in it, bit by bit."""
         ...
 
@@ -173,7 +173,7 @@ class Own:
         scratch = self._scratch
         return [cell for cell, (pid, bytes_max) in cells.items() if is_over(scratch.path(cell), pid, bytes_max)]
 
-    def drop(self, cell: int, attempt: int = 0) -> None:
+    def drop(self, cell: int, attempt: int | None = None) -> None:
         """Take the directory away; it is deleted piece by piece."""
         self._scratch.drop(cell, attempt)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import tempfile
 from collections import deque
 from collections.abc import Collection
 from itertools import count, islice
@@ -20,9 +19,14 @@ ENTRIES_PER_SWEEP = 500
 ENTRIES_MAX = 10_000
 """Files and directories that a cell may have in its scratch."""
 
+PLACE = 0
+"""Where a cell works that makes one attempt after the other. It stays while each leaves it empty: to make and delete a
+directory for each waits for the disk as often as whoever else uses it (handles of attempts are above 0)."""
+
 BLOCK_BYTES = 512
 """The unit of st_blocks, whatever the file system's own."""
 PREFIX = "benteng-scratch-"
+PRIVATE = 0o700
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -85,6 +89,8 @@ class Scratch:
 
         It is locked while this process lives. Roots of workers that died without cleaning up are deleted with ours.
         """
+        import tempfile  # not for cells, which only name their directories
+
         made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
         if owner is not None:
             os.chown(made, *owner, follow_symlinks=False)
@@ -102,14 +108,14 @@ class Scratch:
         """Return the directory of a cell, which makes it when it is born."""
         return directory_of(self.root, cell)
 
-    def drop(self, cell: int, attempt: int = 0) -> None:
+    def drop(self, cell: int, attempt: int | None = None) -> None:
         """Take the directory of a cell, or of one attempt in it, away; it is deleted piece by piece.
 
         What is not there is no matter. No link is followed: whoever has the cell's uid may have put one there.
         """
-        if attempt:
+        if attempt is not None:
             handle = self._handle(cell)
-            if handle >= 0:
+            if handle >= 0 and not (attempt == PLACE and _is_untouched(str(PLACE), handle)):
                 self._take(str(attempt), handle)
             return
         handle = self._handles.pop(cell, -1)
@@ -206,6 +212,19 @@ class Scratch:
             return
 
 
+def _is_untouched(name: str, parent: int) -> bool:
+    """Whether it is a directory as it was made: private, and empty."""
+    try:
+        handle = os.open(name, DIRECTORY, dir_fd=parent)
+    except OSError:
+        return False
+    try:
+        with os.scandir(handle) as found:
+            return stat.S_IMODE(os.fstat(handle).st_mode) == PRIVATE and next(found, None) is None
+    finally:
+        os.close(handle)
+
+
 def _is_abandoned(path: Path, uids: Collection[int]) -> bool:
     """Whether a root belongs to one of these users, and no living process has it locked."""
     try:
@@ -227,6 +246,6 @@ def _open_up(name: str, parent: int) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(handle).st_mode):
             raise NotADirectoryError
-        Path(f"/proc/self/fd/{handle}").chmod(0o700)
+        os.chmod(f"/proc/self/fd/{handle}", PRIVATE)  # noqa: PTH101 - no path, and asked for each directory
     finally:
         os.close(handle)

@@ -324,7 +324,7 @@ class Drop(_Message, frozen=True, tag=True):
     """Delete the scratch directory of a cell, or of one attempt in it."""
 
     cell: Handle
-    attempt: Handle = 0
+    attempt: Handle | None = None
 
 
 class Cull(_Message, frozen=True, tag=True):

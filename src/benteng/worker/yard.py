@@ -29,6 +29,7 @@ from benteng.worker.lanes import Lanes
 from benteng.worker.means import Means
 from benteng.worker.pool import KINDS, TIERS, Kind
 from benteng.worker.reports import Reports
+from benteng.worker.scratch import PLACE
 from benteng.worker.timers import Timers
 from benteng.worker.watched import Heard
 
@@ -344,7 +345,9 @@ class Yard:
         del cell.flights[flight.handle], self._where[flight.handle]
         self._end(flight, now)
         cell.lane.worked()
-        if flight.scratch or cell.lane.kind is not Kind.WIDE:
+        if cell.lane.kind is Kind.SERIAL:
+            self._hatchery.drop(cell.number, PLACE)
+        elif flight.scratch:
             self._hatchery.drop(cell.number, flight.handle)
         if cell.state is not CellState.READY or cell.flights:
             return

@@ -62,6 +62,7 @@ def cell_main() -> NoReturn:
 
 def load_app(configure: Configure) -> Registry:
     """Import the app where a cell is exec'd: in a process without credential. Raises PolicyError."""
+    cells.capture()
     return loading.load(configure.app, configure.paths)
 
 
@@ -83,6 +84,7 @@ class Zygote:
         self._parent = parent
         self._intake = Intake(control, Line.TO_NEW_ZYGOTE, DESCRIPTORS_MAX)
         self._children: dict[int, Child] = {}
+        self._sweep_at = 0.0
         self._registry = Registry()
         self._configure: Configure | None = None
 
@@ -127,6 +129,7 @@ class Zygote:
         os.chdir(configure.cwd)
         self._registry = loading.load(configure.app, configure.paths)
         loading.refuse_threads()
+        cells.prepare(self._registry, wide=not configure.shut)
         return self._registry.policies()
 
     # ------------------------------------------------------------------------------------------------------------- run
@@ -147,8 +150,7 @@ class Zygote:
             if self._control.fileno() in ready and not self._listen():
                 break
             self._keep_leases()
-            self._reap()
-            self._kill_orphans()
+            self._sweep(died=signalled in ready)
         signal.set_wakeup_fd(-1)
         os.close(wakeup)
         self._end_all()
@@ -237,6 +239,14 @@ class Zygote:
             _, status = os.waitpid(dead, 0)
             if child is not None:
                 self._say(wire.Exited(child.cell, status, child.guarded))
+
+    def _sweep(self, *, died: bool) -> None:
+        """Look at who is dead and who was left to us: when somebody `died`, and now and then."""
+        now = clock.boot_seconds()
+        if died or now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            self._reap()
+            self._kill_orphans()
 
     def _kill_orphans(self) -> None:
         """Kill what was left to us: a process of a job whose own parent ended. Jobs start no daemons."""

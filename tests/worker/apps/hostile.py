@@ -13,6 +13,7 @@ import msgspec
 from benteng.app import Benteng
 from benteng.contract import Contract, Slug, Target
 from benteng.policy import Effect, Tier
+from benteng.worker.attempt import current
 
 app = Benteng()
 LINE = 3
@@ -41,8 +42,10 @@ def ending(handle: int, how: str = "completed", **fields: object) -> list[object
 
 
 def own_handle() -> int:
-    """Return this attempt's handle: its scratch directory is named by it."""
-    return int(Path.cwd().name)
+    """Return this attempt's handle, out of the memory of its cell."""
+    attempt = current.get()
+    assert attempt is not None
+    return attempt.work.handle
 
 
 def hostile(name: str) -> bytes:

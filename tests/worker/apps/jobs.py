@@ -84,9 +84,11 @@ def wide_kill(step: Step) -> None:
 
 @app.job("medium@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, **QUICK)
 def medium(step: Step, ctx: Context) -> dict[str, object]:
-    """Tell where it runs."""
+    """Tell where it runs and what it found there, and leave something."""
     effect(f"medium {step.name} {ctx.fence} {ctx.attempt}")
-    return {"pid": os.getpid(), "cwd": str(Path.cwd()), "home": os.environ["HOME"], "fence": ctx.fence}
+    home, found = os.environ["HOME"], [path.name for path in Path.cwd().iterdir()]
+    Path("left").touch()
+    return {"pid": os.getpid(), "cwd": str(Path.cwd()), "home": home, "found": found, "fence": ctx.fence}
 
 
 @app.job("medium.block@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("name",), resources=None, **QUICK)

@@ -21,6 +21,7 @@ from benteng.errors import PolicyError
 from benteng.policy import Effect, Tier
 from benteng.raised import Permanent, Retry, Snooze, Suspicious
 from benteng.worker import wire
+from benteng.worker.attempt import current
 from benteng.worker.sandbox import basic
 
 app = Benteng()
@@ -143,7 +144,9 @@ def hostile(step: Use, ctx: Context) -> None:
 
     secret = ctx.secret("stripe")
     line = socket.socket(fileno=os.dup(basic.KEPT))
-    handle = int(Path.cwd().name)
+    attempt = current.get()
+    assert attempt is not None
+    handle = attempt.work.handle
     frames = [wire.frame(wire.Log(handle, secret)), wire.frame(wire.Progress(handle, secret))]
     text = json.dumps(secret).replace(secret[:2], "".join(f"\\u{ord(each):04x}" for each in secret[:2]), 1)
     result = f'{{"name":"n","text":{text}}}'.encode()

@@ -269,6 +269,7 @@ def be_cell(line, rules, parent):
         read=roots.readable((*json.loads(sys.argv[1]), *roots.NAMES)),
         scratch=scene["scratch"],
         own_uid=scene["uid"] != 0,
+        shut=scene["tier"] != "low",
         names=Names(parse(rules)).files(),
     )
     linux.leave_host(walls)

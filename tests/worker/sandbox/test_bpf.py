@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import struct
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,8 @@ def decision(value):
         return ALLOWED
     if value == bpf.KILL_PROCESS:
         return KILLED
+    if value == bpf.USER_NOTIF:
+        return "BROKER"
     assert value & 0xFFFF_0000 == bpf.ERRNO
     return errno.errorcode[value & 0xFFFF]
 
@@ -190,6 +194,39 @@ ARGUMENTS = [
 def test_arguments_decide(wanted, name, arguments, expected):
     """On each side of each rule the filter says what the tables say."""
     assert expected == ask(wanted, name, *arguments)
+
+
+def both(pool, job, name, *arguments):
+    """What the kernel does with two filters: it kills if one does, else refuses if one does, the later one's way."""
+    said = [ask(each, name, *arguments) for each in (job, pool)]
+    return KILLED if KILLED in said else next((each for each in said if each != ALLOWED), ALLOWED)
+
+
+NAMED = sorted(name for name, (number, _) in syscalls.NUMBERS.items() if number is not None)
+POOLS: dict[str, dict[str, Any]] = {
+    "usual": {"landlock_abi": 7},
+    "old": {"landlock_abi": 1, "pid": 77},
+    "own_uid": {"landlock_abi": 7, "own_uid": True},
+    "egress": {"landlock_abi": 7, "egress": True},
+    "exec": {"landlock_abi": 7, "execute": True},
+    "programs": {"landlock_abi": 7, "execute": True, "processes": True},
+}
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["medium", "high"])
+@pytest.mark.parametrize("settings", POOLS.values(), ids=POOLS)
+def test_a_filter_on_its_pools_refuses_what_a_whole_one_does(settings, kill):
+    """Leaving out what the pool's filter refuses opens nothing, and changes no answer."""
+    pool = Filter(Layer.POOL, **settings)
+    job = Filter(Layer.JOB, kill=kill, **{**settings, "execute": settings.get("processes", False)})
+    beyond = dataclasses.replace(job, on_pool=True)
+    calls = {(name, arguments) for _, name, arguments, _ in ARGUMENTS} | {(name, (1,) * 6) for name in NAMED}
+
+    whole = {call: both(pool, job, call[0], *call[1]) for call in calls}
+    found = {call: both(pool, beyond, call[0], *call[1]) for call in calls}
+
+    assert whole == found
+    assert len(seccomp.program(beyond, Arch.X86_64)) < len(seccomp.program(job, Arch.X86_64)) / 2
 
 
 def test_only_the_low_half_of_a_flag_counts():

@@ -45,9 +45,12 @@ def bound(limits: Limits, width: int = 1, *, hard: bool) -> None:
         resource.RLIMIT_CORE: 0,
     }
     for which, value in wanted.items():
-        _, ceiling = resource.getrlimit(which)
+        present = resource.getrlimit(which)
+        ceiling = present[1]
         capped = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
-        resource.setrlimit(which, (capped, capped if hard else ceiling))
+        limit = (capped, capped if hard else ceiling)
+        if limit != present:
+            resource.setrlimit(which, limit)
 
 
 def probe() -> tuple[str, ...]:

@@ -32,6 +32,9 @@ OFFSET_ARCH: Final = 4
 OFFSET_ARGUMENTS: Final = 16
 JUMP_MAX: Final = 255
 INSTRUCTIONS_MAX: Final = 4096
+BLOCKS_IN_LINE: Final = 4
+"""So few blocks are asked one after the other."""
+
 X32_BIT: Final = 0x4000_0000
 WHOLE: Final = 0xFFFF_FFFF
 
@@ -160,12 +163,12 @@ def assemble(
     Rules of one call are asked in their order. `kill`: a violation ends the process. Raises ValueError when a program
     would be too long to be right.
     """
-    program = [*_prelude(arch, highest, x32=x32)]
-    for call, group in _by_call(rules).items():
-        number = numbers[call]
-        if number is not None:
-            program += _block(number, group, kill=kill)
-    program.append(_return(ALLOW))
+    blocks = {
+        number: _block(number, group, kill=kill)
+        for call, group in _by_call(rules).items()
+        if (number := numbers[call]) is not None
+    }
+    program = [*_prelude(arch, highest, x32=x32), *_search(sorted(blocks.items()))]
     if len(program) > INSTRUCTIONS_MAX:
         raise ValueError("the filter is longer than the kernel takes")
     return b"".join(struct.pack("=HBBI", *each) for each in program)
@@ -176,6 +179,16 @@ def _by_call(rules: Sequence[Rule]) -> dict[str, list[Rule]]:
     for rule in rules:
         groups.setdefault(rule.call, []).append(rule)
     return groups
+
+
+def _search(blocks: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction]:
+    """Return code that finds the block of a number by halves: the kernel runs a new filter for each number there is."""
+    if len(blocks) <= BLOCKS_IN_LINE:
+        return [*(part for _, block in blocks for part in block), _return(ALLOW)]
+    middle = len(blocks) // 2
+    low, high = _search(blocks[:middle]), _search(blocks[middle:])
+    found = Instruction(JUMP_GREATER_EQUAL, 0, 1, blocks[middle][0])
+    return [found, Instruction(JUMP, 0, 0, len(low)), *low, *high]
 
 
 def _prelude(arch: int, highest: int, *, x32: bool) -> list[Instruction]:

@@ -96,15 +96,19 @@ def limit(keep: Collection[Capability] = ()) -> None:
 
 def drop() -> tuple[str, ...]:
     """Give up all capabilities; return the layer. Raises OSError, also when one is left."""
-    hold(())
+    if any(bytes(_sets())):  # none: nor an ambient one, which is always permitted and inheritable too
+        hold(())
     return ("capabilities",)
 
 
 def held() -> int:
     """Return the capabilities that this process has or could take, as bits. Raises OSError."""
+    sets = _sets()
+    low, high = (sets.effective_0 | sets.permitted_0, sets.effective_1 | sets.permitted_1)
+    return int(low | high << 32)
+
+
+def _sets() -> _Sets:
     sets = _Sets()
     syscalls.call("capget", _Header(VERSION_3, 0), sets)
-    words = [
-        int(getattr(sets, f"{name}_{half}")) << 32 * half for half in (0, 1) for name in ("effective", "permitted")
-    ]
-    return words[0] | words[1] | words[2] | words[3]
+    return sets

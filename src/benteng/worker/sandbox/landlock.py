@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
+from functools import lru_cache
 from typing import Final
 
 from benteng.worker.sandbox import syscalls
@@ -67,8 +68,8 @@ class Access(StrEnum):
     EXECUTE = "execute"
 
 
-_READ = Right.READ_FILE | Right.READ_DIR
-_WRITE = (
+_READ = int(Right.READ_FILE | Right.READ_DIR)
+_WRITE = int(
     _READ
     | Right.WRITE_FILE
     | Right.REMOVE_DIR
@@ -80,14 +81,14 @@ _WRITE = (
     | Right.REFER
     | Right.TRUNCATE
 )
-ACCESS: Final = {
-    Access.LIST: Right.READ_DIR,
+ACCESS: Final[dict[Access, int]] = {
+    Access.LIST: int(Right.READ_DIR),
     Access.READ: _READ,
     Access.WRITE: _WRITE,  # no devices, no sockets
-    Access.DEVICE: Right.READ_FILE | Right.WRITE_FILE,
-    Access.EXECUTE: _READ | Right.EXECUTE,
+    Access.DEVICE: int(Right.READ_FILE | Right.WRITE_FILE),
+    Access.EXECUTE: int(_READ | Right.EXECUTE),
 }
-_FOR_FILES: Final = Right.EXECUTE | Right.WRITE_FILE | Right.READ_FILE | Right.TRUNCATE | Right.IOCTL_DEV
+_FOR_FILES: Final = int(Right.EXECUTE | Right.WRITE_FILE | Right.READ_FILE | Right.TRUNCATE | Right.IOCTL_DEV)
 """The rights that a rule for a single file may have."""
 
 
@@ -113,6 +114,7 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
+@lru_cache(maxsize=1)
 def abi() -> int:
     """Return the version that the kernel has; 0 when it has none or it is switched off."""
     try:
@@ -137,8 +139,9 @@ def restrict(grants: Iterable[Grant], version: int) -> tuple[str, ...]:
     size = next((size for since, size in sorted(ATTRIBUTE_BYTES.items(), reverse=True) if version >= since), 8)
     ruleset = syscalls.call("landlock_create_ruleset", attributes, size, 0)
     try:
+        known = int(handled(version))
         for grant in grants:
-            _add(ruleset, grant, handled(version))
+            _add(ruleset, grant, known)
         syscalls.call("landlock_restrict_self", ruleset, 0)
     finally:
         os.close(ruleset)
@@ -174,7 +177,7 @@ def _beside(version: int) -> tuple[str, ...]:
     return (*(("landlock_tcp",) if version >= ABI_NET else ()), *(("landlock_scopes",) if version >= ABI_SCOPE else ()))
 
 
-def _add(ruleset: int, grant: Grant, known: Right) -> None:
+def _add(ruleset: int, grant: Grant, known: int) -> None:
     try:
         parent = os.open(grant.path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):  # nothing there for us: nothing to grant
@@ -183,7 +186,7 @@ def _add(ruleset: int, grant: Grant, known: Right) -> None:
         rights = ACCESS[grant.access] & known
         if not stat.S_ISDIR(os.fstat(parent).st_mode):
             rights &= _FOR_FILES
-        rule = _PathBeneath(allowed_access=int(rights), parent_fd=parent)
+        rule = _PathBeneath(allowed_access=rights, parent_fd=parent)
         syscalls.call("landlock_add_rule", ruleset, RULE_PATH_BENEATH, rule, 0)
     finally:
         os.close(parent)

@@ -2,7 +2,7 @@
 
 The pool layer holds what every cell of the pool may do, the job layer takes away what one job does not need. The job
 layer is whole in itself where there is no pool layer, in a pool that mixes LOW with other tiers: its cells are held all
-the same. With a pool layer the kernel asks both, so the many files of a list of programs stand in the first alone.
+the same. With a pool layer the kernel asks both, so what that refuses is not said again for each cell.
 Trust: what runs afterwards is hostile. Whatever cannot be put in force raises, and the process ends.
 """
 
@@ -12,6 +12,7 @@ import os
 import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,7 @@ class Walls:
     write      what all may write, beside each cell's scratch: from the pool's settings
     scratch    the directory in which the cells' scratch directories are made
     own_uid    the uid has no other files than the pool's
-    coarse     what a cell's own layer lets through where the zygote's holds it to `read`: fewer rules for each cell
+    shut       the zygote is behind the pool layer: a cell's own layer only goes beyond it
     programs   what cells may start, with its loaders; what they may read has no other program in it then
     interpreter  what the zygote may start: its own interpreter, for cells that are exec'd
     names      texts that stand for the host's files of names: the pool has `egress`, and a broker makes its sockets
@@ -45,7 +46,7 @@ class Walls:
     write: tuple[str, ...] = ()
     scratch: str = ""
     own_uid: bool = False
-    coarse: tuple[str, ...] = ()
+    shut: bool = False
     programs: tuple[str, ...] = ()
     interpreter: str = ""
     waive: frozenset[str] = frozenset()
@@ -122,9 +123,18 @@ def enter_job(walls: Walls, tier: Tier, scratch: str) -> tuple[str, ...]:
     """Shut this cell in, for ever, with only its own scratch to write; return the layers. Raises OSError."""
     layers = [*capabilities.drop()]
     version = landlock.abi()
-    read, listed = (walls.coarse, ()) if walls.coarse else (walls.read, walls.listed)
-    given = (*roots.grants(read, (*walls.write, scratch), listed), *_executable(walls.programs))
+    given = (*_readable(walls), *roots.grants((), (*walls.write, scratch)), *_executable(walls.programs))
     return (*layers, *_put_up(walls, given, job_filter(walls, tier, version)))
+
+
+def _readable(walls: Walls) -> tuple[landlock.Grant, ...]:
+    """Return what a cell's own layer lets it read: where the pool's holds it to that, more, by fewer rules."""
+    if not walls.shut:
+        return roots.grants(walls.read, (), walls.listed)
+    return _coarse(walls.read, walls.listed, (walls.scratch, "/proc"))
+
+
+_coarse = lru_cache(maxsize=1)(roots.coarse)
 
 
 def _executable(paths: Iterable[str]) -> list[landlock.Grant]:
@@ -153,12 +163,14 @@ def job_filter(walls: Walls, tier: Tier, version: int) -> Filter:
         own_uid=walls.own_uid,
         egress=walls.egress,
         landlock_abi=version,
+        on_pool=walls.shut,
         pid=os.getpid() if version < landlock.ABI_SCOPE else 0,
     )
 
 
 def prepare(walls: Walls) -> None:
-    """Assemble the cells' filters before any cell is forked."""
+    """Assemble the cells' rules and filters before any cell is forked."""
+    _readable(walls)
     version = landlock.abi()
     if version >= landlock.ABI_SCOPE and syscalls.this_arch() is not None:
         for tier in (Tier.MEDIUM, Tier.HIGH):

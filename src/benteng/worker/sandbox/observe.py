@@ -6,9 +6,9 @@ Trust: the kernel's files of that process; not the process.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Final
 
+from benteng.worker.sandbox.system import kernel_text
 from benteng.worker.scratch import PREFIX
 
 SECCOMP_FILTER: Final = "2"
@@ -23,9 +23,10 @@ NAMESPACES: Final = {
 
 def seen(pid: int) -> frozenset[str]:
     """Return the layers of another process that can be seen from here; none when it is gone."""
-    status = _status(pid)
-    layers = {name for name, holds in _holds(status).items() if holds}
-    return frozenset(layers | _namespaces(pid) | ({"noexec_scratch"} if _has_noexec_scratch(pid) else set[str]()))
+    layers = {name for name, holds in _holds(_status(pid)).items() if holds} | _namespaces(pid)
+    if "mount_namespace" in layers and _has_noexec_scratch(pid):
+        layers.add("noexec_scratch")
+    return frozenset(layers)
 
 
 def _holds(status: dict[str, str]) -> dict[str, bool]:
@@ -41,7 +42,7 @@ def _holds(status: dict[str, str]) -> dict[str, bool]:
 
 def _status(pid: int) -> dict[str, str]:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+        lines = kernel_text(f"/proc/{pid}/status").splitlines()
     except OSError:
         return {}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -52,7 +53,7 @@ def _namespaces(pid: int) -> set[str]:
         return {
             layer
             for name, layer in NAMESPACES.items()
-            if Path(f"/proc/{pid}/ns/{name}").readlink() != Path(f"/proc/self/ns/{name}").readlink()
+            if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")  # noqa: PTH115 - no paths
         }
     except OSError:  # gone, or not ours to look at: nothing is known
         return set()
@@ -61,7 +62,7 @@ def _namespaces(pid: int) -> set[str]:
 def _has_noexec_scratch(pid: int) -> bool:
     """Whether a scratch root is a mount of its own there, from which nothing can be run: proc_pid_mountinfo(5)."""
     try:
-        mounts = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "replace").splitlines()
+        mounts = kernel_text(f"/proc/{pid}/mountinfo").splitlines()
     except OSError:
         return False
     fields = [mount.split(" ") for mount in mounts]

@@ -247,7 +247,7 @@ def _own_uid(place: Place) -> bool:
 
 def _together(place: Place) -> bool:
     """All layers of a HIGH cell can be put in force together, the pool's first."""
-    walls = linux.Walls(read=roots.readable(()), scratch=str(place.scratch))
+    walls = linux.Walls(read=roots.readable(()), scratch=str(place.scratch), shut=True)
     linux.leave_host(walls)
     linux.enter_pool(walls)
     return _forked(lambda: _shut(walls, place))

@@ -85,6 +85,22 @@ def outermost(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(str(path) for path in kept)
 
 
+def coarse(read: Iterable[str], listed: Iterable[str], apart: Sequence[str]) -> tuple[Grant, ...]:
+    """Return few grants that let all of this through and nothing that lies apart; for who is held to it elsewhere too.
+
+    Each place is widened to the topmost directory in which nothing lies apart; one that has such is named as it is.
+    """
+    wide = {_widened(Path(place), apart) for place in (*read, *listed)}
+    exact = [place for place in listed if place in wide and any(exposes(place, Path(other)) for other in apart)]
+    kept = outermost(place for place in wide if place not in exact)
+    return (*(Grant(place, Access.LIST) for place in exact), *(Grant(place, Access.READ) for place in kept))
+
+
+def _widened(place: Path, apart: Sequence[str]) -> str:
+    above = [each for each in (*reversed(place.parents), place) if each != Path("/")]
+    return str(next((each for each in above if not any(exposes(str(each), Path(o)) for o in apart)), place))
+
+
 def application(roots: Iterable[str], secrets: Sequence[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the app's directories to list, and what in them may be read: nothing hidden or secret, no link out of it.
 

@@ -295,6 +295,7 @@ class Filter:
     own_uid        the uid has no other files than the job's
     egress         sockets are the broker's business; else there are none
     landlock_abi   the version that is in force beside it; what that leaves open is refused here
+    on_pool        its pool's filter is in force: here is only what goes beyond it, for the kernel asks both
     pid            the process that it is for, where signals must be refused here
     """
 
@@ -305,10 +306,11 @@ class Filter:
     own_uid: bool = False
     egress: bool = False
     landlock_abi: int = 0
+    on_pool: bool = False
     pid: int = 0
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the rules in the order in which they are asked: calls that are made often come first."""
+        """Return the rules; those of one call are asked in this order."""
         match self.layer:
             case Layer.POOL | Layer.JOB:
                 return self._closed()
@@ -325,18 +327,26 @@ class Filter:
         return (*TCP_ALONE, *(BROKER if self.layer in (Layer.POOL, Layer.OPEN_POOL) else ()))
 
     def _closed(self) -> tuple[Rule, ...]:
-        in_cell = self.layer is Layer.JOB
-        return (
+        shared = (
             *ARGUMENTS,
             *self._network(),
+            *(METADATA if not self.own_uid else ()),
+            *(WITHOUT_TRUNCATE if self.landlock_abi < landlock.ABI_TRUNCATE else ()),
+            *(rule for ban in BANS for rule in ban.rules()),
+        )
+        if self.on_pool:  # the pool's filter refuses these already; to end the process for some of them goes beyond it
+            shared = tuple(rule for rule in shared if self.kill and rule.refusal is Refusal.VIOLATION)
+        return (*shared, *self._own())
+
+    def _own(self) -> tuple[Rule, ...]:
+        """Return the rules in which zygote and cell of a pool may differ."""
+        in_cell = self.layer is Layer.JOB
+        return (
             *(PROCESSES if in_cell and not self.processes else ()),
             *(JOB if in_cell else ()),
             *(PROCESS_NAMESPACES if self.processes and not in_cell else NAMESPACES),
-            *(METADATA if not self.own_uid else ()),
-            *(WITHOUT_TRUNCATE if self.landlock_abi < landlock.ABI_TRUNCATE else ()),
             *(without_scopes(self.pid) if in_cell and self.landlock_abi < landlock.ABI_SCOPE else ()),
             *(EXECUTE if not self.execute else ()),
-            *(rule for ban in BANS for rule in ban.rules()),
         )
 
 

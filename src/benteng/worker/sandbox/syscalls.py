@@ -10,6 +10,7 @@ import ctypes
 import os
 import platform
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -198,6 +199,7 @@ NUMBERS: Final[dict[str, tuple[int | None, int | None]]] = {
 """The calls that a filter or this package names. None: the machine does not have it."""
 
 
+@lru_cache(maxsize=1)
 def this_arch() -> Arch | None:
     """Return the machine that this process runs on; None when its numbers are not known."""
     machine = platform.machine()

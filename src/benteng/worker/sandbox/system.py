@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 from collections.abc import Container
-from pathlib import Path
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
@@ -15,6 +14,7 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
 PR_GET_NO_NEW_PRIVS: Final = 39
 M_ARENA_MAX: Final = -8
+PIECE_BYTES: Final = 1 << 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,12 +59,22 @@ def few_arenas() -> None:
         mallopt(M_ARENA_MAX, 2)
 
 
+def kernel_text(path: str) -> str:
+    """Return what the kernel shows in a file of /proc, read in as few calls as can be. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = list(iter(lambda: os.read(handle, PIECE_BYTES), b""))
+    finally:
+        os.close(handle)
+    return b"".join(pieces).decode("utf-8", "replace")
+
+
 def children_of(pid: int) -> list[int]:
     """Return the pids of the children of all threads of a process; none when it is gone."""
     found: list[int] = []
     for thread in threads_of(pid):
         try:
-            text = Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii")
+            text = kernel_text(f"/proc/{pid}/task/{thread}/children")
         except OSError:
             continue
         found.extend(int(word) for word in text.split())
@@ -99,7 +109,7 @@ def threads_of(pid: int) -> list[int]:
 def thread_name(pid: int, thread: int) -> str:
     """Return the name that the kernel shows for a thread."""
     try:
-        return Path(f"/proc/{pid}/task/{thread}/comm").read_text("utf-8", "replace").strip()
+        return kernel_text(f"/proc/{pid}/task/{thread}/comm").strip()
     except OSError:
         return "?"
 
@@ -107,7 +117,7 @@ def thread_name(pid: int, thread: int) -> str:
 def parent_of(pid: int) -> int:
     """Return the parent of a process; 0 when it is gone."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        status = kernel_text(f"/proc/{pid}/stat")
     except OSError:
         return 0
     return int(status.rpartition(")")[2].split()[1])
@@ -116,7 +126,7 @@ def parent_of(pid: int) -> int:
 def pid_behind(pidfd: int) -> int:
     """Return the pid that a pidfd means; 0 when the descriptor is none, -1 when the process is reaped."""
     try:
-        lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text("ascii").splitlines()
+        text = kernel_text(f"/proc/self/fdinfo/{pidfd}")
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Pid:")), 0)

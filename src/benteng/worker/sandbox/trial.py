@@ -126,7 +126,7 @@ def _free(name: str, outside: Outside) -> int:
 
 
 def _in_cell(name: str, outside: Outside, tier: Tier) -> str:
-    walls = linux.Walls(read=roots.readable(()), scratch=str(outside.scratch.parent))
+    walls = linux.Walls(read=roots.readable(()), scratch=str(outside.scratch.parent), shut=True)
 
     def zygote() -> int:
         linux.leave_host(walls)

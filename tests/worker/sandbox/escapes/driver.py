@@ -44,7 +44,7 @@ walls = linux.Walls(
     listed=found.listed,
     scratch=scene["scratch_root"],
     own_uid=scene["own_uid"],
-    coarse=roots.readable((*found.listed, *found.read)) if listed else (),
+    shut=shut in ("medium", "high"),
     programs=found.run,
 )
 
