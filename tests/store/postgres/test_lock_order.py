@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from benteng.decide import Disposition
 from benteng.errors import Busy
 from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.lifecycle import State
@@ -225,6 +226,18 @@ def test_failed_claim_does_not_undo_the_settlement(bench, owner):
 
     assert ([State.COMPLETED], ()) == ([each.state for each in turn.settled], turn.grants)
     assert ["completed", "ready"] == bench.states(grant, job)
+
+
+def test_settlement_ends_the_row_where_a_renewal_has_left_it(bench, owner, held):
+    """A settlement that waited for a heartbeat finds the attempt in the row's new version, and ends that one."""
+    done, failed = bench.started(), bench.started()
+    with held("update benteng.job set lease_until = lease_until + interval '1 s' where state = %s", "running"):
+        asked = [settlement(done), settlement(failed, Disposition.RETRY, error="an error")]
+        waiting = Waiter(lambda: bench.settle(*asked))
+        wait_for(owner)
+
+    assert {State.COMPLETED, State.SCHEDULED} == {each.state for each in waiting.join()}
+    assert [State.COMPLETED, State.SCHEDULED] == [bench.state(grant.job.id) for grant in (done, failed)]
 
 
 def test_reclaim_leaves_a_settlement_under_way_alone(ledger, bench):
