@@ -122,10 +122,15 @@ def test_a_refusal_to_start_is_in_the_log(bed, monkeypatch):
     worker = bed.worker(env=["EFFECTS", "HARMLESS"], environ={"HARMLESS": bed.dsn})
 
     assert 78 == worker.exit_code()
-    (said,) = [r for r in map(json.loads, bed.audit().splitlines()) if r["event"] == "worker_refused"]
+    (said,) = refusals(bed)
     assert "W-env" == said["rule"]
     assert "HARMLESS" in said["reason"]
     assert "tiers" in json.loads(said["summary"])
+
+
+def refusals(bed):
+    """Return what the log has of workers that were refused."""
+    return [r for r in map(json.loads, bed.audit().splitlines()) if r["event"] == "worker_refused"]
 
 
 def test_a_refusal_makes_no_ledger(tmp_path):
@@ -191,6 +196,8 @@ def test_an_app_that_cannot_be_imported_is_refused(bed, app, why):
     assert 78 == worker.exit_code()
     assert why in json.dumps(said)
     assert "hunter2hunter2" not in json.dumps(worker.events)
+    (record,) = refusals(bed)
+    assert (said["rule"], said["why"]) == (record["rule"], record["reason"])
 
 
 @pytest.fixture
@@ -263,3 +270,4 @@ def test_a_new_zygote_is_compared_anew(tmp_path, app_registry):
         assert "attempts_max" in worker.wait("refused", rule="L-differs")["why"]
         assert 78 == worker.exit_code()
         assert 1 == len(worker.all("ready"))
+        assert ["L-differs"] == [record["rule"] for record in refusals(bed)]

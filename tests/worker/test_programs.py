@@ -114,6 +114,19 @@ def ends(reader):
     return os.read(reader, 1) == b""
 
 
+def test_a_place_to_write_that_stays_one_for_programs_is_refused(bed, root):
+    """What cannot be mounted without programs is named, and nothing runs: neither it nor what is listed behind it."""
+    write = [str(bed.root / name) for name in ("effects", "nowhere", "outbox")]
+    worker = bed.worker(
+        name="programs", app="programs:app", cwd=root / "project", exec=[LISTED], write=write, keeper=False
+    )
+
+    said = worker.wait("refused", rule="W-layers")
+
+    assert str(bed.root / "nowhere") in said["why"]
+    assert 78 == worker.exit_code()
+
+
 @pytest.mark.parametrize("job_type", ["daemon.medium@1", "daemon.high@1"])
 def test_a_daemon_ends_with_its_cell(bed, worker, job_type):
     """It forked twice, made a session of its own and ignores signals: when its attempt has ended, so has it."""

@@ -23,7 +23,7 @@ from benteng.job import Grant
 from benteng.policy import TypePolicy, differences
 from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX, Consumer, Hints
-from benteng.store.records import Extension, Settled, Turn, WorkerFacts
+from benteng.store.records import Extension, Settled, Turn, WorkerFacts, WorkerRefusal
 from benteng.worker.backlog import SETTLE_MAX, Backlog
 from benteng.worker.budget import Budget
 from benteng.worker.flights import Flight, StopReason
@@ -376,8 +376,14 @@ class Supervisor:
 
     def _refuse(self, rule: str, text: str) -> None:
         self._say("refused", rule=rule, why=text)
+        self._record(WorkerRefusal(rule, clean_line(text)))
         self._accepts = ()
         self._begin_drain(clock.boot_seconds(), REFUSED)
+
+    def _record(self, refusal: WorkerRefusal) -> None:
+        """Write into the log why this worker works no more; a store that is away does not keep it from ending."""
+        if self._call(clock.boot_seconds(), lambda: self._store.register(self._plan.facts, refusal)) is None:
+            self._say("warning", rule="W-unrecorded", why="the log does not have it: the store is away")
 
     def _look_at_zygote(self) -> None:
         """Compare what the zygote imported with what was reviewed, once for each zygote."""

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -350,15 +350,27 @@ def _cover(configure: Configure) -> None:
 def _own_users(configure: Configure) -> None:
     """Keep one capability, over what is made from here on; none where the host forbids it (isolation.check said so).
 
-    What jobs may write is no place for programs from here on, where the host lets us.
+    What jobs may write is no place for programs from here on: where the scratch is none, each of `write` must be none.
     """
     try:
         namespaces.own_users()
-        with suppress(OSError):
-            namespaces.without_programs((configure.scratch, *configure.write))
-        capabilities.hold({capabilities.Capability.SYS_ADMIN})
     except OSError:
         capabilities.drop()
+        return
+    if _has_no_programs(configure.scratch):
+        for path in configure.write:
+            namespaces.without_programs(path)
+    capabilities.hold({capabilities.Capability.SYS_ADMIN})
+
+
+def _has_no_programs(scratch: str) -> bool:
+    """Whether the host lets us have mounts of our own, and in them a scratch from which nothing can be run."""
+    try:
+        namespaces.own_mounts()
+        namespaces.without_programs(scratch)
+    except OSError:
+        return False
+    return True
 
 
 def _in_throwaway(configure: Configure) -> dict[str, TypePolicy]:

@@ -8,7 +8,7 @@ names are looked up in files of its own, which are put over the host's for it al
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -69,16 +69,22 @@ def enter_with_files(files: Mapping[str, str], place: str) -> None:
     syscalls.call("umount2", syscalls.text(place), MNT_DETACH)
 
 
-def without_programs(paths: Iterable[str]) -> None:
-    """Leave the host's mounts, and let no file below these paths be run or mapped as a program: for this process's own.
-
-    What is mounted below them is left as it is. Needs a capability in our users. Raises OSError.
-    """
+def own_mounts() -> None:
+    """Leave the host's mounts. Needs a capability in our users. Raises OSError."""
     syscalls.call("unshare", CLONE_NEWNS)
     mount(None, "/", None, MS_REC_PRIVATE)
-    for path in paths:
+
+
+def without_programs(path: str) -> None:
+    """Let no file below a path be run or mapped as a program, where the mounts are our own.
+
+    What is mounted below it is left as it is. Raises OSError, which names the path.
+    """
+    try:
         mount(path, path, None, MS_BIND | MS_REC)
         mount(None, path, None, MS_REMOUNT | MS_BIND | MS_NOEXEC | os.statvfs(path).f_flag & KEPT_FLAGS)
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
 
 
 def _unshare(wanted: int) -> None:

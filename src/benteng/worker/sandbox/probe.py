@@ -228,7 +228,8 @@ def _noexec_scratch(place: Place) -> bool:
     with own.open("r+b") as file:
         mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC).close()
     namespaces.own_users()
-    namespaces.without_programs([str(place.scratch)])
+    namespaces.own_mounts()
+    namespaces.without_programs(str(place.scratch))
     with own.open("r+b") as file:
         file.write(SECRET)
         attempt = partial(mmap.mmap, file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
