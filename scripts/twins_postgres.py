@@ -30,8 +30,8 @@ def twin(name: str, file: str, breaks: tuple[tuple[str, str], ...], tests: str, 
     return Twin(name, f"{FUNCTIONS}/{file}", breaks, tests, suite)
 
 
-def _partition(names: Iterable[str]) -> str:
-    return f"partition by {', '.join(f's.{name}' for name in names)})"
+def _asked_for(names: Iterable[str]) -> str:
+    return f"distinct on ({', '.join(f's.{name}' for name in names)})"
 
 
 TWINS = (
@@ -190,12 +190,42 @@ TWINS = (
         "read_little",
         BLOAT,
     ),
+    twin(
+        "looked-again-at-nothing",
+        "claim.sql",
+        (("    exit when v_head < v_page and not v_contended;", "    exit when false;"),),
+        "looks_once",
+        COSTS,
+    ),
+    twin("line-walked-for-each", "claim.sql", (("j.state || '' = 'ready'", "j.state = 'ready'"),), "looks_once", COSTS),
+    # -- who contends
+    twin("taken-not-seen", "claim.sql", (("coalesce(v_taken, false) or ", ""),), "all_or_none"),
+    twin("wanted-twice-not-seen", "claim.sql", (("v_flawed or v_repeated or ", "v_flawed or "),), "share_a_key"),
+    twin(
+        "expired-while-waiting",
+        "claim.sql",
+        (("coalesce(v_expires < v_now, false) or ", ""),),
+        "expires_while",
+        ORDER,
+    ),
+    twin(
+        "foreign-row-not-seen",
+        "claim.sql",
+        (("cardinality(v_held) is distinct from cardinality(v_keys)", "false"),),
+        "turn_does_not_wait",
+        ORDER,
+    ),
+    twin("flaw-not-seen", "claim.sql", (("v_contended := v_flawed", "v_contended := false"),), "undecodable"),
+    twin("more-than-wanted", "claim.sql", (("v_ids[:v_want]", "v_ids"), ("v_here[:v_want]", "v_here")), "hide_nobody"),
     # -- facts
     *(
         twin(
             f"facts-of-other-{name}",
             "claim.sql",
-            ((_partition(ALIKE), _partition(each for each in ALIKE if each != name)),),
+            (
+                (_asked_for(ALIKE), _asked_for(each for each in ALIKE if each != name)),
+                (f"k.{name} = s.{name}", "true"),
+            ),
             "facts_of_its_own",
             EVIDENCE,
         )
@@ -207,13 +237,13 @@ TWINS = (
         "claim.sql",
         (
             (
-                "  v_fences    bigint[];\n",
+                "  v_started   integer;\n",
                 (
-                    "  v_fences    bigint[];\n"
+                    "  v_started   integer;\n"
                     "  v_early     bigint[] := array(select nextval('benteng.fence') from generate_series(1, 100));\n"
                 ),
             ),
-            ("array_agg(nextval('benteng.fence') order by g.ord)", "array_agg(v_early[g.ord] order by g.ord)"),
+            ("nextval('benteng.fence') as fence", "v_early[r.ord] as fence"),
         ),
         "fence_is_drawn",
         ORDER,

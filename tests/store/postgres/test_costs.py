@@ -29,6 +29,8 @@ END = """
   select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity
   where datname = current_database() and application_name = 'benteng-producer'
 """
+END_ALL = END.replace("= 'benteng-producer'", "like 'benteng-%'")
+LOOKS = "select idx_scan from pg_stat_user_indexes where indexrelname = 'job_ready'"
 CALLED = """
   select funcname, calls from pg_stat_user_functions
   where funcname in ('quiet', 'ring', 'refuse', 'judge', 'speech')
@@ -92,6 +94,22 @@ def test_an_admission_pays_for_nothing_that_it_does_not_need(ledger, owner):
     calls = owner.execute(CALLED).fetchall()
 
     assert [("quiet", 3), ("ring", 1)] == calls
+
+
+def test_a_claim_of_all_that_is_ready_looks_once(ledger, owner):
+    """Who gets fewer than wanted has seen the end of the line, and does not look for it again."""
+    bench = Bench(ledger)
+    bench.admit(*(bench.job() for _ in range(3)))
+    ledger.close()
+    owner.execute(END_ALL)
+    owner.execute("select pg_stat_reset()")
+    bench = Bench(ledger, types=())
+
+    assert 3 == len(bench.claim(10, [LOW.name]))
+
+    ledger.close()
+    owner.execute(END_ALL)
+    assert (1,) == owner.execute(LOOKS).fetchone()
 
 
 def resources(tier: str, number: int) -> tuple[str, ...]:

@@ -117,6 +117,18 @@ def test_fence_is_drawn_after_the_resource_is_held(bench, owner, raw, held):
     assert between.lease.fence < grant.lease.fence
 
 
+def test_job_that_expires_while_its_claim_waits_does_not_start(bench, owner, held):
+    """Whether a job is too late is judged when the claim has its resource, not when it began to wait for it."""
+    job = bench.admitted(MEDIUM, operation="1", resources=(A,), expires_at=bench.clock() + 10_000_000)
+    with held("select from benteng.resource where key = %s for update", A):
+        waiting = Waiter(lambda: bench.claim(1))
+        wait_for(owner)
+        bench.advance(11)
+
+    assert [] == waiting.join()
+    assert State.QUARANTINED is bench.state(job.id)
+
+
 def test_batches_take_their_jobs_in_one_order(bench, owner, held):
     """Whatever the order of a batch, its first job by id is locked first: waiting for it, the batch holds no other."""
     grants = sorted((bench.started() for _ in range(2)), key=lambda grant: grant.job.id)

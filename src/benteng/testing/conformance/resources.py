@@ -85,6 +85,16 @@ class ResourcePromises(Promises):
 
         assert ["admitted", "blocked"] == bench.events(job.id)
 
+    def test_blocked_jobs_at_the_head_hide_nobody(self, bench: Bench) -> None:
+        """Behind jobs that must wait as many start as were asked for, and no more."""
+        bench.started(MEDIUM, operation="1", resources=(A,))
+        for name in ("2", "3"):
+            bench.admitted(MEDIUM, operation=name, resources=(A,), priority=0)
+        free = [bench.admitted(MEDIUM, operation=name) for name in ("4", "5", "6")]
+
+        assert [job.id for job in free[:2]] == [grant.job.id for grant in bench.claim(2)]
+        assert State.READY is bench.state(free[2].id)
+
     def test_type_without_resources_shares_keys_with_others(self, bench: Bench) -> None:
         """A key is shared by all job types: another type cannot hold it at the same time."""
         bench.started(MEDIUM, operation="1", resources=(A,))
