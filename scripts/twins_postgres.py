@@ -313,11 +313,11 @@ TWINS = (
         "enter.sql",
         (
             (
-                "    order by i.operation_key, i.ordinality\n    on conflict do nothing;\n",
+                '    order by i.operation_key collate "C", i.ordinality\n    on conflict do nothing;\n',
                 (
                     "      and not exists (\n        select from benteng.operation o\n"
                     "        where o.key = decode(i.operation_key, 'hex') and not o.freed)\n"
-                    "    order by i.operation_key, i.ordinality;\n"
+                    '    order by i.operation_key collate "C", i.ordinality;\n'
                 ),
             ),
         ),
@@ -325,22 +325,48 @@ TWINS = (
         ORDER,
     ),
     twin(
+        "reserved-unsorted",
+        "enter.sql",
+        (('order by i.operation_key collate "C", i.ordinality', "order by i.operation_key desc, i.ordinality"),),
+        "next_epoch",
+        ORDER,
+    ),
+    twin(
+        "owners-not-read",
+        "enter.sql",
+        (("exit when v_reserved = cardinality(p_jobs);", "exit when v_reserved > 0;"),),
+        "same_operation_twice",
+    ),
+    twin(
         "admitted-by-id",
         "enter.sql",
-        (("when o.seq = v_seqs[i.ordinality] then", "when o.job_id = i.id then"),),
+        (("when o.seq = p_seqs[i.ordinality] then", "when o.job_id = i.id then"),),
         "lost_answer_of_admit",
         ANSWERS,
     ),
     twin(
         "depth-of-many-alone",
         "enter.sql",
-        (("  if cardinality(p_jobs) > 1 or v_full <> '{}' then", "  if cardinality(p_jobs) > 1 then"),),
+        (("  if v_repeated or v_full <> '{}' then", "  if v_repeated then"),),
         "queue_depth",
         HOSTILE,
     ),
-    twin("epoch-counted-too-early", "enter.sql", (("  if v_outdated then", "  if false then"),), "next_epoch", ORDER),
-    twin("refused-in-silence", "enter.sql", (("  if v_refused then", "  if false then"),), "is_recorded"),
-    twin("id-twice", "enter.sql", (("when i.nth > 1 and i.id is not null\n", "when false\n"),), "same_id_twice"),
+    twin("epoch-not-counted", "enter.sql", (("  if v_again then", "  if false then"),), "next_epoch", ORDER),
+    twin("refused-in-silence", "enter.sql", (("  if v_disposals is not null then", "  if false then"),), "is_recorded"),
+    twin("id-twice", "enter.sql", (("  if v_repeated or v_full", "  if v_full"),), "same_id_twice"),
+    twin(
+        "parent-believed",
+        "enter.sql",
+        (("when p_codes is null and (g.generation <> 0 or g.parent is not null)\n", "when false\n"),),
+        "name_a_parent or replay_of_nothing",
+        HOSTILE,
+    ),
+    twin(
+        "heir-not-judged",
+        "enter.sql",
+        (("else coalesce(p_codes[g.ord], g.code)", "else g.code"),),
+        "successor_that_is",
+    ),
     twin(
         "origin-not-compared",
         "enter.sql",
@@ -353,6 +379,16 @@ TWINS = (
         (("when o.payload_sha256 <> decode(i.payload_sha256, 'hex') then", "when false then"),),
         "other_digest",
     ),
+    twin(
+        "resource-not-made",
+        "enter.sql",
+        (("  if v_needs then", "  if false then"),),
+        "resource",
+    ),
+    twin(
+        "keys-unsorted", "judge.sql", (("if v_key <= v_last or", "if v_key = v_last or"),), "keys_are_refused", HOSTILE
+    ),
+    twin("keys-nested", "judge.sql", (("array_ndims(p_names) <> 1 or ", ""),), "keys_are_refused", HOSTILE),
     # -- bounds that no worker can move
     twin(
         "attempts-unbounded",
@@ -397,7 +433,13 @@ TWINS = (
     twin("gate-unheard", "admit.sql", (("  if cardinality(p_refusals) > 0 then", "  if false then"),), "gate_refusal"),
     # -- what is not paid for
     twin("rung-always", "enter.sql", (("  if v_quiet <> '{}' then", "  if true then"),), "does_not_need", COSTS),
-    twin("refused-always", "enter.sql", (("  if v_refused then", "  if true then"),), "does_not_need", COSTS),
+    twin(
+        "refused-always",
+        "enter.sql",
+        (("  if v_disposals is not null then", "  if true then"),),
+        "does_not_need",
+        COSTS,
+    ),
     twin("looked-at-all-that-is-ready", "ring.sql", ((" offset 0)) r;", ")) r;"),), "one_look", HINTS),
     # -- the log
     twin(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+from msgspec.structs import replace
 
 from benteng.errors import BentengError, StoreError
 from benteng.lifecycle import State
 from benteng.store.postgres import wire
-from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, REFUSAL, SETTLEMENT, TEXT, UUID
+from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, REFUSAL, SETTLEMENT, TEXT, UUID, Kind, Layout
 from benteng.store.records import Query
 from benteng.testing.bench import proof, settlement
 from benteng.testing.ledger import ACCEPTS, LOW, PARENT
 
 NOTHING = "01890000-0000-7000-8000-000000000000"
+NESTED = struct.pack("!iiIiiiii6si6s", 2, 0, 25, 1, 1, 2, 1, 6, b"host:a", 6, b"host:b")
+"""[["host:a", "host:b"]] as the server's binary form has it."""
 
 
 def admit(store, *entrances):
@@ -37,6 +42,39 @@ def test_producer_cannot_name_a_parent(bench):
     )
 
     assert [("refused", "S-format"), ("admitted", "")] == [(row["disposal"], row["rule"]) for row in found]
+
+
+def test_producer_cannot_make_a_replay_of_nothing(bench):
+    """Only a replay makes another generation: a new job that says so itself is refused."""
+    (found,) = admit(bench.producer, wire.entrance(replace(bench.job(), generation=1), State.READY))
+
+    assert ("refused", "S-format") == (found["disposal"], found["rule"])
+
+
+MISSHAPEN = [
+    ("resources", [None], "S-resources"),
+    ("resources", ["host:b", "host:a"], "S-resources"),
+    ("resources", ["host:a", "host:a"], "S-resources"),
+    ("resources", NESTED, "S-resources"),
+    ("targets", [None], "S-format"),
+    ("targets", NESTED, "S-format"),
+    ("artifacts", [None, "a"], "S-format"),
+    ("artifacts", NESTED, "S-format"),
+]
+
+
+@pytest.mark.parametrize("field, value, rule", MISSHAPEN, ids=range(len(MISSHAPEN)))
+def test_misshapen_keys_are_refused(bench, field, value, rule):
+    """References are plain lists, and resources sorted and distinct: locks are taken in that order."""
+    kinds = dict(ENTRANCE.fields)
+    if value == NESTED:
+        kinds[field] = Kind(kinds[field].oid, 0, bytes)
+    row = dict(zip(ENTRANCE.fields, wire.entrance(bench.job(), State.READY), strict=True)) | {field: value}
+    jobs = bench.producer._types.many(Layout("entrance", kinds), [list(row.values())])
+
+    (found,) = bench.producer.call("admit", jobs, bench.producer._types.many(REFUSAL, []))
+
+    assert ("refused", rule) == (found["disposal"], found["rule"])
 
 
 def test_successor_needs_the_proof_of_its_parent(bench):

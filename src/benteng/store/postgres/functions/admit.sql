@@ -25,13 +25,7 @@ begin
     select e.*
     from benteng.enter(
       p_jobs, array_fill(v_me.name, array[cardinality(p_jobs)]),
-      array(
-        select case
-          when i.generation <> 0 or i.parent is not null
-            then 'S-format|suspicious|a new job has generation 0 and no parent'
-        end
-        from unnest(p_jobs) with ordinality i
-        order by i.ordinality),
+      null,
       v_now) e;
   end if;
   if cardinality(p_refusals) > 0 then

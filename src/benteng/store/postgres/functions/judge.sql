@@ -4,12 +4,55 @@
 --           code: null, or `rule|suspicious|reason`. state: where the job would enter, the strictest of what its gate, the
 --           switches and its due time ask for.
 -- Locks     none; the caller has locked control in row share mode.
+create or replace function benteng.is_clean(p_text text) returns boolean
+language sql immutable
+as $$
+  select p_text !~ '[\u0001-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]'
+$$;
+
 create or replace function benteng.is_name(p_text text) returns boolean
 language sql immutable
 as $$
-  select octet_length(p_text) <= 256
-     and p_text !~ '[\u0001-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]'
+  select octet_length(p_text) <= 256 and benteng.is_clean(p_text)
 $$;
+
+-- are_names, are_keys: a plain array of names; of distinct, sorted `kind:value`. Called for what is not empty alone: a query
+-- for each job in its stead costs the many that have none as much as a statement.
+create or replace function benteng.are_names(p_names text[]) returns boolean
+language plpgsql immutable
+as $$
+declare
+  v_name text;
+begin
+  if array_ndims(p_names) <> 1 or array_lower(p_names, 1) <> 1 then
+    return false;
+  end if;
+  foreach v_name in array p_names loop
+    if v_name is null or not benteng.is_name(v_name) then
+      return false;
+    end if;
+  end loop;
+  return true;
+end $$;
+
+create or replace function benteng.are_keys(p_keys text[]) returns boolean
+language plpgsql immutable
+as $$
+declare
+  v_key  text;
+  v_last text collate "C" := '';
+begin
+  if not benteng.are_names(p_keys) then
+    return false;
+  end if;
+  foreach v_key in array p_keys loop
+    if v_key <= v_last or v_key !~ '^[^:]+:.' then
+      return false;
+    end if;
+    v_last := v_key;
+  end loop;
+  return true;
+end $$;
 
 -- A digest in hexadecimal. Not by `{64}`: a counted repetition costs ten times as much as the length and a class.
 create or replace function benteng.is_digest(p_text text) returns boolean
@@ -18,23 +61,24 @@ as $$
   select octet_length(p_text) = 64 and p_text !~ '[^0-9a-f]'
 $$;
 
-create or replace function benteng.judge(p_jobs benteng_v1.entrance[], p_origins text[], p_now timestamptz)
-returns table (ord integer, code text, state text)
+drop function if exists benteng.judge(benteng_v1.entrance[], text[], timestamptz);
+create function benteng.judge(p_jobs benteng_v1.entrance[], p_origins text[], p_now timestamptz)
+returns table (ord integer, generation bigint, parent uuid, resources text[], code text, state text)
 language sql stable
 as $$
   select
-    i.ordinality::integer,
+    i.ordinality::integer, i.generation, i.parent, i.resources,
     case
       when num_nulls(
           i.type, i.tier, i.priority, i.available_at, i.expires_at, i.generation, i.origin, i.actor, i.request_id, i.payload,
           i.payload_sha256, i.operation_key, i.envelope, i.policy_sha256, i.artifacts, i.targets, i.resources, i.summary,
           i.entry, i.rule, i.reason, i.unfit) > 0
         then 'S-format|suspicious|a field is missing'
-      when i.unfit or i.id is null or i.type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,3}$'
+      when i.unfit or i.id is null or t.name is null and i.type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,3}$'
         or not benteng.is_digest(i.operation_key)
         then 'S-format|suspicious|id, type or operation key is not well formed'
-      when not (benteng.is_name(i.origin) and benteng.is_name(i.actor) and benteng.is_name(i.request_id)
-        and benteng.is_name(i.policy_sha256))
+      when greatest(octet_length(i.origin), octet_length(i.actor), octet_length(i.request_id), octet_length(i.policy_sha256)) > 256
+        or not benteng.is_clean(i.origin || i.actor || i.request_id || i.policy_sha256)
         then 'S-format|suspicious|origin, actor or request id is too long or has control characters'
       when i.priority not between 0 and 9 or i.generation not between 0 and 1000000
         then 'S-format|suspicious|priority is 0 to 9, generation 0 at first'
@@ -46,11 +90,11 @@ as $$
         then 'S-limit|suspicious|envelope or summary is too large'
       when cardinality(i.resources) > 16
         then 'S-resources||more than 16 resources. Fan out: one job each'
-      when i.resources is distinct from array(select distinct u.k collate "C" from unnest(i.resources) u (k) order by 1)
-        or exists (select from unnest(i.resources) u (k) where u.k is null or u.k !~ '^[^:]+:.' or not benteng.is_name(u.k))
+      when i.resources <> '{}' and not benteng.are_keys(i.resources)
         then 'S-resources|suspicious|resources are sorted, distinct `kind:value` keys'
       when cardinality(i.targets) + cardinality(i.artifacts) > 256 or cardinality(i.artifacts) % 2 <> 0
-        or exists (select from unnest(i.targets || i.artifacts) u (n) where u.n is null or not benteng.is_name(u.n))
+        or i.targets <> '{}' and not benteng.are_names(i.targets)
+        or i.artifacts <> '{}' and not benteng.are_names(i.artifacts)
         then 'S-format|suspicious|targets or artifacts are too many or not well formed'
       when i.origin <> p_origins[i.ordinality]
         then 'S-origin|suspicious|the job names another origin than the one that asks'

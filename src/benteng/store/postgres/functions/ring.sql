@@ -10,7 +10,7 @@ as $$
 begin
   return array(
     select u.name
-    from (select distinct t.name from unnest(p_types) t (name)) u
+    from unnest(p_types) u (name)
     where not exists (select from benteng.job j where j.type = u.name and j.state = 'ready'));
 end $$;
 
