@@ -328,7 +328,7 @@ TWINS = (
         "reserved-unsorted",
         "enter.sql",
         (('order by i.operation_key collate "C", i.ordinality', "order by i.operation_key desc, i.ordinality"),),
-        "next_epoch",
+        "reserve_their_keys",
         ORDER,
     ),
     twin(

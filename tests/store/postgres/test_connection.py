@@ -5,6 +5,7 @@ import os
 import threading
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -29,6 +30,16 @@ create or replace function benteng_v1.protocol()
 returns table (oldest integer, newest integer, login text, facet text, pool text, environment text)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$ select {0}, {0}, l.name, l.facet, l.pool, 'dev' from benteng.login l where l.name = session_user $$
+"""
+REPLACED = """
+alter function benteng_v1.status(uuid[]) rename to status_before;
+create function benteng_v1.status(p_ids uuid[])
+returns table (
+  job_id uuid, state text, reason text, error text, result bytea, available_at bigint, finished_at bigint, more integer)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$ select s.*, 1 from benteng_v1.status_before(p_ids) s $$;
+alter function benteng_v1.status(uuid[]) owner to benteng_owner;
+grant execute on function benteng_v1.status(uuid[]) to public;
 """
 
 
@@ -111,6 +122,46 @@ def test_isolation_above_read_committed_is_refused(ledger, bench, owner):
     with pytest.raises(StoreError):
         store.admit([Admission(bench.job())])
     owner.execute(f"alter role t_producer in database {ledger.site.database} reset all".encode())
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def planned(store):
+    """Return how many calls the store's session keeps a plan of."""
+    session = store._connected()
+    return session.execute("select count(*) as n from pg_prepared_statements", prepare=False).fetchone()["n"]
+
+
+def test_a_call_that_comes_again_is_planned_once(bench):
+    """The first call of a verb makes no plan to keep, so that it costs one round trip; the second does."""
+    store = bench.ledger.producer()
+    store.status([])
+    once = planned(store)
+    store.status([])
+    store.status([])
+
+    assert (0, 1) == (once, planned(store))
+
+
+def test_behind_a_pooler_no_plan_is_kept(ledger, monkeypatch):
+    """Where the session is only lent the next call may meet another: told by a backend that is not the one named."""
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", property(lambda info: -1))
+    store = ledger.producer()
+    for _ in range(3):
+        store.status([])
+
+    assert 0 == planned(store)
+
+
+def test_a_verb_that_was_replaced_is_planned_again(bench, owner):
+    """A migration under the feet of an open session: the next call meets the new verb, also with another answer."""
+    job = bench.admitted()
+    for _ in range(3):
+        bench.producer.status([job.id])
+    owner.execute(REPLACED)
+
+    assert [job.id] == [each.job_id for each in bench.producer.status([job.id])]
 
 
 # --- what goes away -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from benteng.decide import Disposition
 from benteng.errors import Busy
 from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.lifecycle import State
+from benteng.store.records import Admission, Disposal
 from benteng.testing.bench import settlement
 from benteng.testing.ledger import ACCEPTS, LOW, MEDIUM
 
@@ -297,6 +298,22 @@ def test_duplicate_of_an_admission_that_rolled_back_enters(ledger, bench, owner)
     assert bench.operator.show(first.id) is None
 
 
+def test_batches_reserve_their_keys_in_one_order(ledger, bench, owner):
+    """Whatever the order of a batch, its first key is reserved first: waiting for it, the batch holds no other."""
+    early, late = sorted("ab", key=lambda name: bench.job(MEDIUM, operation=name).operation_key)
+    store, other = ledger.producer(), ledger.producer()
+    store._connected().autocommit = False
+    store.admit([admission(bench.job(MEDIUM, operation=early))])
+
+    batch = Waiter(lambda: bench.admit(bench.job(MEDIUM, operation=late), bench.job(MEDIUM, operation=early)))
+    wait_for(owner)
+    (free,) = other.admit([admission(bench.job(MEDIUM, operation=late))])
+    store._connected().rollback()
+
+    assert [Disposal.DUPLICATE, Disposal.ADMITTED] == [each.disposal for each in batch.join()]
+    assert free.job_id == batch.answer[0].job_id
+
+
 def test_key_that_is_freed_while_an_admission_waits_gets_the_next_epoch(ledger, bench, owner):
     """Waiting for one key it has read the past of the other too early, and counts again when both are its own."""
     early, late = sorted("ab", key=lambda name: bench.job(MEDIUM, operation=name).operation_key)
@@ -316,6 +333,4 @@ def test_key_that_is_freed_while_an_admission_waits_gets_the_next_epoch(ledger, 
 
 def admission(job):
     """Return the admission of a job that is due."""
-    from benteng.store.records import Admission
-
     return Admission(job)

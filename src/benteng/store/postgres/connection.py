@@ -53,7 +53,8 @@ select
   p.*,
   current_setting('fsync') as fsync,
   current_setting('synchronous_commit') as synchronous_commit,
-  current_setting('synchronous_standby_names') as standbys
+  current_setting('synchronous_standby_names') as standbys,
+  pg_backend_pid() as backend
 from benteng_v1.protocol() p
 """
 _TYPES = """
@@ -145,6 +146,10 @@ class Ledger:
                 except StoreUnavailable:
                     if not left or not resumed:
                         raise
+                except psycopg.errors.FeatureNotSupported as error:  # a verb was replaced: the plan of its call is void
+                    self._drop()
+                    if not left:
+                        raise faults.translated(error, waits=self.waits) from None
                 except psycopg.Error as error:
                     lost = self._forget_lost(error)
                     resumed = resumed or (lost and repeatable)
@@ -189,7 +194,7 @@ class Ledger:
             connection = Session.connect(
                 self.place.dsn,
                 autocommit=True,
-                prepare_threshold=None,  # a transaction pooler may stand between
+                prepare_threshold=None,  # until it is known that no pooler stands between
                 row_factory=dict_row,
                 application_name=f"benteng-{self.facet}",
                 connect_timeout=self._connect_seconds(),
@@ -232,6 +237,7 @@ class Ledger:
                 f"this ledger was made for environment {row['environment']!r}, not {self.place.environment!r}",
                 fix="that is fixed when it is made: use another database, or set the environment that it has",
             )
+        connection.keep_plans(row["backend"])
         self._login = row["login"]
         self.durability = health.durability(row)
         found = connection.execute(_TYPES).fetchall()

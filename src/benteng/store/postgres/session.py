@@ -22,13 +22,21 @@ class Session(psycopg.Connection[Row]):
 
     until = float("inf")
     listens = False
+    _is_direct = False
     _topic = ""
     _told = False
 
+    def keep_plans(self, backend: int) -> None:
+        """Have a call that comes again planned once, unless a pooler stands between: then this session is only lent.
+
+        backend  the process that answers; a pooler gave us another number to cancel by
+        """
+        self._is_direct = backend == self.info.backend_pid
+        self.prepare_threshold = 1 if self._is_direct else None
+
     def listen(self, topic: str) -> None:
-        """Hear what is told about a topic, unless a pooler stands between: then this session is only lent."""
-        row = self.execute("select pg_backend_pid() as pid").fetchone()
-        if row is None or row["pid"] != self.info.backend_pid:
+        """Hear what is told about a topic, unless a pooler stands between."""
+        if not self._is_direct:
             return
         self._topic = topic
         self.add_notify_handler(self._note)  # for those that come with an answer

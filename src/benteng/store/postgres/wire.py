@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import call
 from typing import Any, cast
 
 from psycopg.abc import AdaptContext, DumperKey
@@ -22,6 +24,7 @@ from benteng.redact import clean_line
 from benteng.store.records import Admission, Question, Refusal, Settlement, TypeRow
 
 TEXT_BYTES_MAX = 64 * 1024
+OFTEN_MAX = 1024
 _INT8 = (-(1 << 63), (1 << 63) - 1)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 
@@ -30,6 +33,7 @@ _pack_field = struct.Struct("!Ii").pack
 _pack_int8 = struct.Struct("!q").pack
 _pack_empty = struct.Struct("!iiI").pack
 _NULL = _pack_length(-1)
+_encoded_by = cast("Callable[[Callable[[Any], bytes], Any], bytes]", call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,14 @@ class Kind:
     """A type of PostgreSQL: its number, the number of its array type, and how a value becomes its binary form.
 
     empty: the value that is false, of which most fields of a row are full.
+    often: the same few values come again and again, and none is a secret: their fields are made once and kept.
     """
 
     oid: int
     array: int
     encode: Callable[[Any], bytes]
     empty: Any = b""
+    often: bool = False
 
     def __call__(self, value: Any) -> Param:
         """Return one argument."""
@@ -97,7 +103,7 @@ class Kind:
             data = encode(value)
             return _pack_field(oid, len(data)) + data
 
-        return field
+        return lru_cache(OFTEN_MAX)(field) if self.often else field
 
 
 def _array(kind: Kind, values: Iterable[Any]) -> bytes:
@@ -120,7 +126,7 @@ def text_bytes(value: str) -> bytes:
 
 def is_storable(value: str) -> bool:
     """Return whether PostgreSQL can hold the text as it is."""
-    return text_bytes(value) == value.encode(errors="surrogatepass")
+    return (value.isascii() and "\0" not in value) or text_bytes(value) == value.encode(errors="surrogatepass")
 
 
 def _int8(value: int) -> bytes:
@@ -137,6 +143,8 @@ BOOL = Kind(16, 1000, lambda value: b"\1" if value else b"\0", empty=False)
 BYTEA = Kind(17, 1001, bytes)
 INT8 = Kind(20, 1016, _int8, empty=0)
 TEXT = Kind(25, 1009, text_bytes, empty="")
+NAME = replace(TEXT, often=True)
+COUNT = replace(INT8, often=True)
 FLOAT8 = Kind(701, 1022, struct.Struct("!d").pack, empty=0.0)
 UUID = Kind(2950, 2951, bytes)
 TEXTS = Kind(1009, 0, lambda values: _array(TEXT, values), empty=())
@@ -158,35 +166,36 @@ class Layout:
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return one row in its binary form (record_send in the server's source)."""
-        fields = [encode(value) for encode, value in zip(self._encoders, values, strict=True)]
-        return self._count + b"".join(fields)
+        if len(values) != len(self._encoders):
+            raise ValueError(f"a row of {self.name} has {len(self._encoders)} fields")
+        return self._count + b"".join(map(_encoded_by, self._encoders, values))
 
 
 ENTRANCE = Layout(
     "entrance",
     {
         "id": UUID,
-        "type": TEXT,
-        "tier": TEXT,
-        "priority": INT8,
-        "available_at": INT8,
-        "expires_at": INT8,
-        "generation": INT8,
-        "origin": TEXT,
-        "actor": TEXT,
+        "type": NAME,
+        "tier": NAME,
+        "priority": COUNT,
+        "available_at": COUNT,
+        "expires_at": COUNT,
+        "generation": COUNT,
+        "origin": NAME,
+        "actor": NAME,
         "request_id": TEXT,
         "payload": BYTEA,
         "payload_sha256": TEXT,
         "operation_key": TEXT,
         "envelope": BYTEA,
-        "policy_sha256": TEXT,
+        "policy_sha256": NAME,
         "artifacts": TEXTS,
         "targets": TEXTS,
         "resources": TEXTS,
         "summary": TEXT,
-        "entry": TEXT,
-        "rule": TEXT,
-        "reason": TEXT,
+        "entry": NAME,
+        "rule": NAME,
+        "reason": NAME,
         "parent": UUID,
         "unfit": BOOL,
     },
@@ -216,11 +225,11 @@ SETTLEMENT = Layout(
         "id": UUID,
         "fence": INT8,
         "token": TEXT,
-        "disposition": TEXT,
+        "disposition": NAME,
         "delay_seconds": FLOAT8,
-        "reason": TEXT,
+        "reason": NAME,
         "error": TEXT,
-        "rule": TEXT,
+        "rule": NAME,
         "result": BYTEA,
         "started": BOOL,
         "alone": BOOL,
@@ -253,7 +262,7 @@ def entrance(job: Job, entry: State, rule: str = "", reason: str = "", parent: s
     return (
         job_uuid(job.id),
         job.type,
-        job.tier.value,
+        str(job.tier),
         job.priority,
         job.available_at,
         job.expires_at,
@@ -270,7 +279,7 @@ def entrance(job: Job, entry: State, rule: str = "", reason: str = "", parent: s
         job.refs.targets,
         job.refs.resources,
         job.summary,
-        entry.value,
+        str(entry),
         rule,
         reason,
         job_uuid(parent),
