@@ -101,7 +101,7 @@ EVENTS: Mapping[Event, str] = MappingProxyType(
         Event.TIGHTENED: "a switch was closed, by a person or by the breaker",
         Event.LOOSENED: "a switch was opened",
         Event.REGISTERED: "a worker started: which job types it runs, and in `summary` what holds its cells there",
-        Event.WORKER_REFUSED: "a worker did not start, since its host or its pool does not hold what it must",
+        Event.WORKER_REFUSED: "a worker does not work: its host, its pool or its application is not what it must be",
         Event.POLICY_APPLIED: "another policy of job types is in force",
         Event.ARTIFACT_REGISTERED: "an artifact was made known",
         Event.PURGED: "rows whose retention ended were removed",

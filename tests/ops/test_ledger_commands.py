@@ -17,7 +17,8 @@ from benteng.lifecycle import QuarantineReason
 from benteng.ops.log import last_seq
 from benteng.ops.views import sentence
 from benteng.store.durability import Durability
-from benteng.store.records import AuditRow
+from benteng.store.open import open_consumer
+from benteng.store.records import AuditRow, WorkerFacts
 
 
 def ledger(project):
@@ -109,6 +110,23 @@ def test_the_tail_is_the_end_of_the_log(project):
     assert ["claimed", "quarantined"] == [record["event"] for record in lines]
     assert "canary" not in every
     assert ["seq", "at", "event", "job", "what"] == project.call("audit", "tail").out.splitlines()[0].split()
+
+
+def test_what_a_worker_did_is_found_by_its_name_and_by_its_host(project):
+    """Registered, claimed and settled; the name is read from the left, piece by piece; an unknown one is exit 4."""
+    names = {"web-1": "web-1/b1/7/1", "web-11": "web-11/b2/7/1"}
+    for host, name in names.items():
+        with closing(open_consumer(project.dsn, "default")) as consumer:
+            consumer.register(WorkerFacts(name, "default", host, "b", 7, "0.1", {}))
+
+    def found(*words):
+        return [record["worker"] for record in project.call("audit", "show", *words, "--jsonl").lines]
+
+    assert [names["web-1"]] == found("--worker", "web-1")
+    assert [names["web-1"]] == found("--worker", "web-1/b1")
+    assert [names["web-11"]] == found("--worker", names["web-11"])
+    assert 4 == project.call("audit", "show", "--worker", "web").code
+    assert 2 == project.call("audit", "show").code
 
 
 def test_the_whole_log_verifies_to_the_root_that_its_export_gives(project):

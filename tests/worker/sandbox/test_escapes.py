@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.sandbox.escapes import vectors
-from tests.worker.sandbox.escapes.outcomes import FORKS, IMPORT_MAY, LOW, LOW_OWN_UID, NOT_A_WAY_OUT
+from tests.worker.sandbox.escapes.outcomes import FORKS, IMPORT_MAY, LOW, LOW_OWN_UID, NOT_A_WAY_OUT, SHARES, SIGNALS
 from tests.worker.sandbox.escapes.scene import ORDINARY_UID, OWN_UID, SECRET, Scene, descendants, interpreter, status
 
 # ruff: noqa: D103 - a witness is named after what it sees
@@ -282,22 +282,11 @@ WITNESSES = {
     **dict.fromkeys(
         ["fork", "fork_daemon", "fork_by_number", "fork_by_clone", "fork_by_clone3", "fork_by_other_convention"], child
     ),
-    **dict.fromkeys(
-        [
-            "signal_victim",
-            "signal_group",
-            "signal_thread",
-            "signal_by_queue",
-            "signal_by_pidfd",
-            "signal_by_input",
-            "signal_by_ioctl",
-        ],
-        signalled,
-    ),
+    **dict.fromkeys(SIGNALS, signalled),
     "trace_victim": traced,
     "write_victims_memory": overwritten,
     "hold_victim": descriptor("pidfd"),
-    **dict.fromkeys(["slow_victim", "pin_victim", "idle_victim", "idle_victim_by_attributes", "limit_victim"], slowed),
+    **dict.fromkeys(SHARES, slowed),
     **dict.fromkeys(
         [
             "tcp_connect",

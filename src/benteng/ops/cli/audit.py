@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from benteng.audit import Findings, verify_page
+from benteng.audit import AuditRecord, Findings, verify_page
 from benteng.merkle import Frontier
 from benteng.ops.cli.options import auditor, json_lines_option, json_option
 from benteng.ops.exits import Exit, Fault
@@ -47,18 +47,29 @@ def tail(*, count: int, follow: bool, as_json: bool, as_lines: bool) -> None:
 
 
 @command.command
-@click.argument("job")
+@click.argument("job", default="")
+@click.option(
+    "--worker", default="", metavar="NAME", help="Only what this worker did; a host names all that ran there."
+)
 @json_option
 @json_lines_option
-def show(job: str, *, as_json: bool, as_lines: bool) -> None:
-    """Write every record of one JOB."""
+def show(job: str, worker: str, *, as_json: bool, as_lines: bool) -> None:
+    """Write every record of one JOB, of one worker, or of both."""
+    if not job and not worker:
+        raise Fault(Exit.USAGE, "nothing was asked for", fix="name a JOB, or a worker with --worker")
     with auditor() as opened:
-        rows = [row for page in pages(opened) for row in page if (r := decode(row)) is not None and r.job_id == job]
+        rows = [row for page in pages(opened) for row in page if _is_of(decode(row), job, worker)]
     if not rows:
-        raise Fault(
-            Exit.NOT_FOUND, "the log has no record of such a job", fix="benteng jobs list shows which there are"
-        )
+        fix = "benteng jobs list shows which jobs there are, benteng audit tail --json which workers"
+        raise Fault(Exit.NOT_FOUND, "the log has no such record", fix=fix)
     _show(rows, as_json=as_json, as_lines=as_lines)
+
+
+def _is_of(record: AuditRecord | None, job: str, worker: str) -> bool:
+    """Whether a record is of a job and a worker, as far as they are named: host/boot/pid/start, from the left."""
+    if record is None or job not in {"", record.job_id}:
+        return False
+    return not worker or f"{record.worker}/".startswith(f"{worker.rstrip('/')}/")
 
 
 @command.command

@@ -5,6 +5,26 @@ MEDIUM and HIGH hold everything. What is not named for LOW is not promised there
 
 from __future__ import annotations
 
+SIGNALS = (
+    "signal_victim",
+    "signal_group",
+    "signal_thread",
+    "signal_by_queue",
+    "signal_by_pidfd",
+    "signal_by_input",
+    "signal_by_ioctl",
+)
+"""Ways to signal somebody."""
+
+SHARES = (
+    "slow_victim",
+    "pin_victim",
+    "idle_victim",
+    "idle_victim_by_attributes",
+    "limit_victim",
+)
+"""Ways to take somebody's share of the machine."""
+
 LOW = frozenset(
     [
         "read_ledger",
@@ -30,6 +50,8 @@ LOW = frozenset(
 
 LOW_OWN_UID = LOW | frozenset(
     [
+        *SIGNALS,
+        *SHARES,
         "read_by_handle",
         "kernel_log",
         "change_times",
@@ -42,18 +64,6 @@ LOW_OWN_UID = LOW | frozenset(
         "truncate_app_by_open",
         "mount_something",
         "change_root",
-        "signal_victim",
-        "signal_group",
-        "signal_thread",
-        "signal_by_queue",
-        "signal_by_pidfd",
-        "signal_by_input",
-        "signal_by_ioctl",
-        "slow_victim",
-        "pin_victim",
-        "idle_victim",
-        "idle_victim_by_attributes",
-        "limit_victim",
         "socket_packet",
         "socket_raw",
         "kernel_program",
