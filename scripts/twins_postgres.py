@@ -199,7 +199,7 @@ TWINS = (
     ),
     twin("line-walked-for-each", "claim.sql", (("j.state || '' = 'ready'", "j.state = 'ready'"),), "looks_once", COSTS),
     # -- who contends
-    twin("taken-not-seen", "claim.sql", (("coalesce(v_taken, false) or ", ""),), "all_or_none"),
+    twin("taken-not-seen", "claim.sql", (("coalesce(v_taken, false) or ", ""),), "shares_keys"),
     twin("wanted-twice-not-seen", "claim.sql", (("v_flawed or v_repeated or ", "v_flawed or "),), "share_a_key"),
     twin(
         "expired-while-waiting",
@@ -215,7 +215,7 @@ TWINS = (
         "turn_does_not_wait",
         ORDER,
     ),
-    twin("flaw-not-seen", "claim.sql", (("v_contended := v_flawed", "v_contended := false"),), "undecodable"),
+    twin("flaw-not-seen", "claim.sql", (("v_contended := v_flawed", "v_contended := false"),), "not_started"),
     twin("more-than-wanted", "claim.sql", (("v_ids[:v_want]", "v_ids"), ("v_here[:v_want]", "v_here")), "hide_nobody"),
     # -- facts
     *(

@@ -215,15 +215,20 @@ def test_second_round_does_not_wait(bench, owner, held):
 
 
 def test_turn_does_not_wait_for_resources(bench, owner, held):
-    """The claim behind a settlement waits for nothing: what it cannot have at once stays ready."""
+    """The claim behind a settlement waits for nothing: what it cannot have at once stays ready, and the next starts."""
     grant = bench.started(MEDIUM, operation="1", resources=(A,))
     busy = bench.admitted(MEDIUM, operation="2", resources=(B,))
+    free = bench.admitted(MEDIUM, operation="3")
 
     with held("select from benteng.resource where key = %s for update", B):
-        turn = bench.consumer.turn([settlement(grant)], 1, [MEDIUM.name])
+        turn = bench.consumer.turn([settlement(grant)], 2, [MEDIUM.name])
     bench.journal.settled(turn.settled)
+    bench.journal.grants(turn.grants)
 
-    assert ([State.COMPLETED], ()) == ([each.state for each in turn.settled], turn.grants)
+    assert ([State.COMPLETED], [free.id]) == (
+        [each.state for each in turn.settled],
+        [each.job.id for each in turn.grants],
+    )
     assert State.READY is bench.state(busy.id)
 
 

@@ -135,12 +135,17 @@ def grant(row: Row) -> Grant:
         denied_targets=tuple(row["denied"] or ()),
         artifacts=_artifacts(row["artifact_facts"] or ()),
     )
-    return Grant(job(row), attempt, lease(row), fresh, alone=row["alone"])
+    found = job(row)
+    return Grant(found, attempt, _lease(found.id, row), fresh, alone=row["alone"])
 
 
 def lease(row: Row) -> Lease:
     """Return the lease of a claimed job."""
-    return Lease(_id(row["job_id"]), row["fence"], row["token"], row["lease_seconds"])
+    return _lease(_id(row["job_id"]), row)
+
+
+def _lease(job_id: str, row: Row) -> Lease:
+    return Lease(job_id, row["fence"], row["token"], row["lease_seconds"])
 
 
 def job(row: Row) -> Job:
@@ -170,8 +175,13 @@ def job(row: Row) -> Job:
     )
 
 
+_NO_REFS = Refs()
+
+
 def _refs(row: Row) -> Refs:
     parts = row["artifacts"]
+    if not (parts or row["targets"] or row["resources"]):
+        return _NO_REFS
     if len(parts) % 2:
         raise UndecodableError("artifacts are not pairs of id and digest")
     artifacts = tuple(ArtifactRef(parts[at], parts[at + 1]) for at in range(0, len(parts), 2))
