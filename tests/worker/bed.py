@@ -23,7 +23,7 @@ from benteng.store.records import Query, Receipt
 
 HERE = Path(__file__).parent
 APPS = HERE / "apps"
-PATIENCE = 20.0
+PATIENCE = 45.0
 WAITING = {State.READY, State.SCHEDULED, State.RUNNING, State.BLOCKED, State.HELD}
 
 
@@ -200,6 +200,7 @@ class Bed:
         python: str = sys.executable,
         user: int | None = None,
         tell_turns: bool = False,
+        cell: str = "",
         **pool,
     ) -> Worker:
         """Start a worker and return at once."""
@@ -215,6 +216,7 @@ class Bed:
             "scratch": str(self.root / "scratch"),
             "give_up_seconds": give_up_seconds,
             "tell_turns": tell_turns,
+            "cell": cell,
         }
         variables = {**os.environ, "EFFECTS": str(self.root / "effects")} | (environ or {})
         worker = Worker(settings, variables, python, user)

@@ -213,17 +213,21 @@ class Command:
         self.stream.close()
 
 
-def container(uid: int, *, group: int, hidden: Path) -> tuple[str, ...]:
+def container(
+    uid: int, *, group: int, hidden: Path, network: bool = False, hosts: Path | None = None
+) -> tuple[str, ...]:
     """Return what stands before a command that is to run in namespaces of its own (files, processes, network, IPC).
 
     As an engine runs a container: process 1, without capabilities and new privileges. `hidden`: a directory of the host
-    that is not there inside. /proc is as narrow as `ProtectProc=invisible` makes it.
+    that is not there inside; `network`: it has the host's; `hosts`: its /etc/hosts. /proc is as narrow as
+    `ProtectProc=invisible` makes it.
     """
     become = f"setpriv --reuid {uid} --regid {uid} --groups {group} --no-new-privs --bounding-set -all --inh-caps -all"
     proc = "mount -t proc -o hidepid=invisible none /proc"
-    script = f'mount -t tmpfs -o mode=0755 none {hidden} && {proc} && exec {become} "$@"'
-    own = ("--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", "--mount-proc")
-    return ("unshare", *own, "sh", "-c", script, "sh")
+    names = "" if hosts is None else f"mount --bind {hosts} /etc/hosts && "
+    script = f'{names}mount -t tmpfs -o mode=0755 none {hidden} && {proc} && exec {become} "$@"'
+    own = ("--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
+    return ("unshare", *own, *(() if network else ("--net",)), "sh", "-c", script, "sh")
 
 
 def inside(command: Command) -> int:

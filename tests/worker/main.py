@@ -55,7 +55,7 @@ def main() -> int:
                 "waive": frozenset(pool.get("waive", ())),
             }
         ),
-        cell=wanted.get("cell", ""),
+        cell=wanted["cell"],
         keeper=wanted["keeper"],
         artifact_dir=Path(wanted["artifacts"]),
         trust_path=Path(wanted["trust"]),

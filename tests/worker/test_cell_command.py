@@ -26,11 +26,11 @@ def estate():
     made.close()
 
 
-def cell_side(estate, uid=HIGH, *more):
+def cell_side(estate, uid=HIGH, *, network=False):
     """Start the cells' container: the store is not there at all. Return when it listens."""
-    prefix = container(uid, group=SUPERVISOR, hidden=estate.root / "store")
+    prefix = container(uid, group=SUPERVISOR, hidden=estate.root / "store", network=network)
     listen = ("cell", "--listen", f"unix:{estate.root}/run/high.sock", "--supervisor", str(SUPERVISOR))
-    command = estate.command(*listen, "--group", str(SUPERVISOR), *more, prefix=prefix)
+    command = estate.command(*listen, "--group", str(SUPERVISOR), prefix=prefix)
     command.wait("listening")
     return command
 
@@ -178,14 +178,37 @@ def test_cells_of_another_user_get_no_work(estate):
     assert "ready" == estate.status(job)["state"]
 
 
-def test_a_pool_with_egress_does_not_start_here(estate):
-    """Its broker would be on this side, and must reach into cells on that one: nothing runs with half a wall."""
+def test_a_pool_with_egress_connects_from_the_cells_container(estate):
+    """What is listed, by a broker beside the cells; the supervisor has no network, and learns what was done."""
+    with socket.create_server(("127.0.0.1", 0)) as listed, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [each.getsockname()[1] for each in (listed, other)]
+        cell = f'cell = "unix:{estate.root}/run/high.sock"'
+        estate.configure(f'{cell}\negress = ["localhost:{ports[0]} loopback"]')
+        cell_side(estate, network=True)
+        worker = supervisor_side(estate)
+        first, second = (estate.enqueue("call@1", f"call-{port}") for port in ports)
+        listed.settimeout(60)
+        connection, _ = listed.accept()
+        connection.sendall(b"hello")
+        connection.close()
+
+        assert "hello" == estate.ended(first)["result"]
+        assert "quarantined" == estate.ended(second)["state"]
+        assert ("1", "0") == tuple(worker.wait("egress", f"job={first}")[name] for name in ("connects", "refused"))
+        assert "0" == worker.wait("egress", f"job={second}")["connects"]
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
+def test_a_side_that_can_have_no_broker_gets_no_work(estate):
+    """A container that has no network of any kind: it is tried there, and the supervisor says so."""
     estate.configure(f'cell = "unix:{estate.root}/run/high.sock"\negress = ["a.example.org:443"]')
     cell_side(estate)
     worker = supervisor_side(estate)
 
     assert 78 == worker.exit_code()
-    assert any("W-egress" in line and "made by another process" in line for line in worker.said)
+    assert any("W-egress" in line and "the host of its cells can have no egress broker" in line for line in worker.said)
 
 
 def test_a_stranger_is_turned_away(estate):

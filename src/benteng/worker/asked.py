@@ -43,6 +43,7 @@ class Asked:
         self.outbox = Outbox()
         self.apart = False
         self.pid = 0
+        self.children = frozenset[int]()
         self._connect = connect
         self._env = env
         self._uid = uid
@@ -74,6 +75,10 @@ class Asked:
         self._open()
         self._say(wire.Hatch(self._env), os.dup(theirs.fileno()))
         return False
+
+    def employ(self, theirs: socket.socket) -> None:
+        """Ask for a broker. Whether it is there its own line tells."""
+        self._say(wire.Employ(), os.dup(theirs.fileno()))
 
     def _open(self) -> None:
         if self.line is None:

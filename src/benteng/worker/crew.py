@@ -76,7 +76,8 @@ class Crew:
         self._say = means.say
         self.hatchery = means.hatchery
         self.nursery = Nursery(means.nest, means.hatchery)
-        self.desk = Desk(self._pool, selector, self._broker_ears(), means.broker) if self._pool.egress else None
+        connect = means.broker or self._employ
+        self.desk = Desk(self._pool, selector, self._broker_ears(), connect) if self._pool.egress else None
         self._zygote: Watched | None = None
         self._warden: Watched | None = None
         self._again_at = 0.0
@@ -99,8 +100,8 @@ class Crew:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The pids of zygote and broker; 0 for one that is not there."""
-        return frozenset({self.hatchery.pid, 0 if self.desk is None else self.desk.pid})
+        """The pids of zygote and broker, if this process is their parent."""
+        return self.hatchery.children
 
     def approve(self) -> None:
         """Let the zygote that reported make cells: what it imported is what was reviewed."""
@@ -160,28 +161,40 @@ class Crew:
         self._again_at = now + pause
 
     def dismiss(self) -> None:
-        """End the broker."""
+        """Hang up on the broker, which ends it."""
         if self.desk is not None:
             self.desk.stop()
 
     def _start(self, now: float) -> None:
-        if self.desk is not None and self.desk.spent:
-            self.deserted = True
-            return
         self._approved = False
         self._since = now
         try:
             line = self.nursery.start()
-        except DesertedError:
-            self.deserted = True
-            return
+            if self.desk is not None:
+                self.desk.start(now)
         except OSError as error:
+            self.nursery.stop(0.0)
+            self._start_later(error, now)
+            return
+        self._zygote = Watched(self._selector, line, self.nursery, Heard(self._hear_zygote, self._lost_zygote))
+
+    def _start_later(self, error: OSError, now: float) -> None:
+        if isinstance(error, DesertedError):
+            self.deserted = True
+        else:
             self._say("warden_away", why=clean_line(str(error)))
             self.rest(now)
-            return
-        if self.desk is not None:
-            self.desk.start(now)
-        self._zygote = Watched(self._selector, line, self.nursery, Heard(self._hear_zygote, self._lost_zygote))
+
+    def _employ(self) -> socket.socket:
+        """Have a broker started where the cells are, and return the line to it. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.hatchery.employ(theirs)
+            except OSError:
+                ours.close()
+                raise
+        return ours
 
     # ----------------------------------------------------------------------------------------------------------- zygote
 
@@ -261,5 +274,5 @@ class Crew:
 
     def _lost_broker(self, why: str, now: float) -> None:
         """Nothing may run without it: what it would have refused would not be asked any more."""
-        self._say("broker_lost", pid=0 if self.desk is None else self.desk.pid, why=why)
+        self._say("broker_lost", why=why)
         self._ears.lost(Loss("lost its egress broker", ours=True), now)

@@ -41,6 +41,11 @@ class Hatchery(Protocol):
         ...
 
     @property
+    def children(self) -> frozenset[int]:
+        """The pids of zygote and broker, if this process is their parent."""
+        ...
+
+    @property
     def line(self) -> socket.socket | None:
         """The line to watch for answers; None when everything is answered at once."""
         ...
@@ -65,6 +70,10 @@ class Hatchery(Protocol):
 
     def hatch(self, theirs: socket.socket) -> bool:
         """Make a zygote with that end of its line; tell whether it is there. Raises OSError: not now."""
+        ...
+
+    def employ(self, theirs: socket.socket) -> None:
+        """Start an egress broker beside the zygote, with that end of its line. Raises OSError."""
         ...
 
     def check(self, pidfd: int, pid: int) -> None:
@@ -92,7 +101,7 @@ class Hatchery(Protocol):
         ...
 
     def stop(self, patience_seconds: float) -> bool:
-        """End the zygote, by force after so long; tell whether it is surely dead, and its cells with it."""
+        """End the zygote, by force after so long, and its broker; tell whether it is surely dead, and its cells too."""
         ...
 
     def close(self) -> None:
@@ -111,11 +120,17 @@ class Own:
         self._environment = dict(environment)
         self._scratch = scratch
         self._process: subprocess.Popen[bytes] | None = None
+        self._broker: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
         """The zygote's pid; 0 when there is none."""
         return 0 if self._process is None else self._process.pid
+
+    @property
+    def children(self) -> frozenset[int]:
+        """The pids of zygote and broker."""
+        return frozenset(each.pid for each in (self._process, self._broker) if each is not None)
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -126,16 +141,12 @@ class Own:
 
     def hatch(self, theirs: socket.socket) -> bool:
         """Start a zygote: exec'd clean, its line is all that it gets."""
-        self._process = subprocess.Popen(
-            [*program("benteng.worker.zygote:main"), str(os.getpid())],
-            stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=self._environment | self._home,
-            cwd="/",
-            close_fds=True,
-        )
+        self._process = _start("benteng.worker.zygote:main", theirs, self._environment | self._home)
         return True
+
+    def employ(self, theirs: socket.socket) -> None:
+        """Start a broker: exec'd clean, its line is all that it gets."""
+        self._broker = _start("benteng.worker.egress.program:main", theirs, {})
 
     def check(self, pidfd: int, pid: int) -> None:
         """Raise ProtocolError for a handle that means no child of the zygote; EOFError when the zygote is gone."""
@@ -183,18 +194,40 @@ class Own:
         return self._scratch.dirty
 
     def stop(self, patience_seconds: float) -> bool:
-        """Wait for the zygote, whose line was hung up, and kill it when that takes too long. Its cells die with it."""
-        process, self._process = self._process, None
-        if process is None:
-            return True
-        try:
-            process.wait(patience_seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
+        """Wait for the zygote, whose line was hung up, and kill it when that takes too long. Its cells die with it.
+
+        The broker goes last: whatever still asks it finds that there is no such call.
+        """
+        zygote, self._process = self._process, None
+        broker, self._broker = self._broker, None
+        if zygote is not None:
+            _end(zygote, patience_seconds)
+        if broker is not None:
+            _end(broker, 0.0)
         return True
 
     def close(self) -> None:
         """End the zygote and delete the scratch directories."""
         self.stop(0.0)
         self._scratch.close()
+
+
+def _start(entry: str, theirs: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Run a program of ours that ends with this process; its line is descriptor 0, and it has no other."""
+    return subprocess.Popen(
+        [*program(entry), str(os.getpid())],
+        stdin=theirs.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        cwd="/",
+        close_fds=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes], patience_seconds: float) -> None:
+    try:
+        process.wait(patience_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(5)

@@ -40,7 +40,6 @@ class Site:
     read     directories that its cells may read as a whole: the artifacts'; of the app's not all
     secrets  files that no cell may read: the store's, password files, keys
     covers   what is laid over with something empty for LOW jobs; None: they need what lies beside it
-    brokered  somebody else has started its egress broker, where it reaches its cells
     """
 
     pool: Pool
@@ -49,7 +48,6 @@ class Site:
     read: tuple[str, ...]
     secrets: tuple[Path, ...]
     covers: tuple[str, ...] | None = ()
-    brokered: bool = False
 
     @property
     def contained(self) -> frozenset[Tier]:
@@ -101,10 +99,10 @@ def check(site: Site, say: Say, elsewhere: frozenset[str] | None = None) -> froz
     _check_roots(site)
     watched = site.tiers if site.pool.egress else site.contained
     there = held(site.pool, contained=bool(site.contained)) if elsewhere is None else elsewhere
-    _check_broker(site, elsewhere)
     _check_programs(site, there, say)
     _check_store(site, there, say)
     for tier in sorted(watched, key=lambda tier: tier.rank):
+        _check_broker(site, tier, there, here=elsewhere is None)
         _check_layers(site, tier, there, say)
     return there
 
@@ -176,21 +174,24 @@ def _check_programs(site: Site, there: frozenset[str], say: Say) -> None:
     say("warning", rule="W-layers", why=f"{text}; prod refuses that")
 
 
-def _check_broker(site: Site, elsewhere: frozenset[str] | None) -> None:
-    """A broker reaches into its pool's processes: it is started where they are."""
-    if site.pool.egress and elsewhere is not None and not site.brokered:
-        text = f"pool {site.pool.name} has egress, and its cells are made by another process than its broker"
-        raise PolicyError("W-egress", text, fix="run the pool by benteng worker or supervise, as root")
+def _absent(site: Site, tier: Tier, there: frozenset[str]) -> tuple[str, ...]:
+    given = _there(site.pool, there) | layers.waived(site.pool.waive)
+    return layers.missing(tier, given, egress=bool(site.pool.egress))
+
+
+def _check_broker(site: Site, tier: Tier, there: frozenset[str], *, here: bool) -> None:
+    """A broker works where the cells are, or not at all. `here`: that is this host."""
+    if not site.pool.egress or not NURSED.intersection(_absent(site, tier, there)):
+        return
+    from benteng.worker.egress import trial
+
+    host, fix = "the host of its cells", "run `benteng isolation report` there, as their user"
+    host, fix = ("this host", trial.reason()) if here else (host, fix)
+    raise PolicyError("W-egress", f"pool {site.pool.name} has egress, and {host} can have no egress broker", fix=fix)
 
 
 def _check_layers(site: Site, tier: Tier, there: frozenset[str], say: Say) -> None:
-    egress = bool(site.pool.egress)
-    absent = layers.missing(tier, _there(site.pool, there) | layers.waived(site.pool.waive), egress=egress)
-    if egress and NURSED.intersection(absent):
-        from benteng.worker.egress import trial
-
-        text = f"pool {site.pool.name} has egress, and this host can have no egress broker"
-        raise PolicyError("W-egress", text, fix=trial.reason())
+    absent = _absent(site, tier, there)
     if site.dev:
         loud = [name for name in absent if layers.is_loud_only(name)]
         if loud:

@@ -24,7 +24,7 @@ from benteng.store.contract import Consumer
 from benteng.store.open import credential_files, credential_words, is_postgres, open_consumer
 from benteng.store.records import WorkerFacts, WorkerRefusal
 from benteng.worker import isolation, posture
-from benteng.worker.asked import Asked, WardenAwayError, connecting, inherited
+from benteng.worker.asked import Asked, WardenAwayError, connecting
 from benteng.worker.hatchery import Own
 from benteng.worker.judgement import Judge, Settler
 from benteng.worker.keeper_child import KeeperChild
@@ -61,7 +61,7 @@ class WorkerSettings:
     app              `module:attribute` of the Benteng object;  cwd: where it is imported, first on its sys.path
     lock             the reviewed policies of this host, all of them
     cell             where the warden of zygote and cells is: unix:/path, or fd:N that was inherited; empty: none
-    broker           the line to an egress broker that our launcher started: fd:N; empty: the worker starts its own
+    broker           the line to an egress broker that our launcher started: fd:N; empty: who makes the zygote does
     keeper           whether to start a keeper as child of this process; on PostgreSQL it is a service of its own
     trust_path       trust roots for signed jobs; None: nobody is trusted
     artifact_dir     directory of artifact files named by their sha256; None: no artifacts
@@ -126,7 +126,7 @@ def _run(settings: WorkerSettings) -> int:
         hatchery = asked or _own(settings)
         tend = _keeper(settings, stack)
         rng = SystemRandom()
-        broker = [inherited(settings.broker)] if settings.broker else None
+        broker = connecting(settings.broker) if settings.broker else None
         means = Means(nest_of(settings, held), settings.lock, hatchery, rng, settings.say, broker)
         trust = TrustRoots({}) if settings.trust_path is None else load_trust(settings.trust_path)
         judge, settler = Judge(settings.lock, trust), Settler(settings.lock, rng)
@@ -225,7 +225,6 @@ def _site(settings: WorkerSettings) -> isolation.Site:
         read=() if settings.artifact_dir is None else (str(settings.artifact_dir),),
         secrets=_secrets(settings),
         covers=_covers(settings),
-        brokered=bool(settings.broker),
     )
 
 

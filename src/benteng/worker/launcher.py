@@ -183,7 +183,7 @@ class Launcher:
             supervisor += ["--pool", plan.name]
             lines = [0, 1, 2, ours.fileno(), writer]
             if plan.broker is not None:
-                broker = program("benteng.worker.egress.program:main")
+                broker = [*program("benteng.worker.egress.program:main"), str(os.getpid())]
                 side = Side(plan.broker, broker, {}, "/", (asked.fileno(),), HANDED_ON)
                 pair.broker = self._fork(pair, side)
                 lines.append(egress.fileno())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
 from benteng.policy import TypePolicy
+from benteng.worker.asked import Connect
 from benteng.worker.hatchery import Hatchery
 from benteng.worker.nursery import Nest
 from benteng.worker.say import Say
@@ -17,7 +17,7 @@ from benteng.worker.say import Say
 class Means:
     """What a yard and its crew work with.
 
-    broker: the line to an egress broker that our launcher started; None: the crew starts its own.
+    broker: opens the line to an egress broker that our launcher started; None: who makes the zygote starts it.
     """
 
     nest: Nest
@@ -25,4 +25,4 @@ class Means:
     hatchery: Hatchery
     rng: Random
     say: Say
-    broker: list[socket.socket] | None = None
+    broker: Connect | None = None

@@ -1,4 +1,4 @@
-"""Make zygotes for a supervisor that is another user or lives elsewhere, and watch what they make. No user code.
+"""Make zygotes and brokers for a supervisor that is another user or lives elsewhere, and watch them. No user code.
 
 It has the pool's uid and no capability. It does what it is asked on one line, and what nobody asks: it kills what was
 left behind, deletes scratch, and ends everything when the line ends. Other processes of its uid, which do run user
@@ -108,6 +108,8 @@ class Warden:
                 self._say(wire.Holds(self._held))
             case wire.Hatch(env):
                 self._hatch(env, self._intake.descriptors.pop(0))
+            case wire.Employ():
+                self._employ(self._intake.descriptors.pop(0))
             case wire.Look(cell, layers):
                 self._say(_seen(cell, self._look(cell, self._intake.descriptors.pop(0), layers=layers)))
             case wire.Signal(number):
@@ -129,6 +131,11 @@ class Warden:
             self._own.hatch(line)
         self._say(wire.Hatched(self._own.pid))
 
+    def _employ(self, theirs: int) -> None:
+        """Start a broker where the cells are: it reaches into their sockets by being the same user outside of them."""
+        with socket.socket(fileno=theirs) as line:
+            self._own.employ(line)
+
     def _look(self, cell: int, pidfd: int, *, layers: bool) -> Sight:
         try:
             if not self._own.is_cell(pidfd):
@@ -145,7 +152,7 @@ class Warden:
             os.close(pidfd)
 
     def _cull(self, patience_seconds: float) -> None:
-        """End the zygote and all that it or its cells started: what is orphaned falls to this process."""
+        """End zygote and broker, and all that cells started: what is orphaned falls to this process."""
         self._own.stop(patience_seconds)
         for _ in range(ROUNDS_MAX):
             self._kill_others()
@@ -158,8 +165,8 @@ class Warden:
         self._kill_others()
 
     def _kill_others(self) -> None:
-        """Kill and reap every child that is not the zygote: jobs start no daemons."""
-        system.kill_strays({self._own.pid})
+        """Kill and reap every child that is neither zygote nor broker: jobs start no daemons."""
+        system.kill_strays(self._own.children)
 
     def _end(self) -> None:
         self._line.close()

@@ -301,6 +301,10 @@ class Hatch(_Message, frozen=True, tag=True):
     env: Annotated[tuple[Name, ...], msgspec.Meta(max_length=256)]
 
 
+class Employ(_Message, frozen=True, tag=True):
+    """Start an egress broker; its end of the line to the supervisor comes along."""
+
+
 class Look(_Message, frozen=True, tag=True):
     """Say what you see of this cell, whose pidfd comes along; its layers, if they are asked for."""
 
@@ -370,7 +374,6 @@ class Gone(_Message, frozen=True, tag=True):
 class Open(_Message, frozen=True, tag=True):
     """The first thing a broker hears: the pool's list, and how many connects a job may make."""
 
-    parent: int
     rules: tuple[str, ...]
     connects_max: int
     uid: int | None = None
@@ -449,7 +452,7 @@ PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
     Line.ZYGOTE_SHUTTING: (Listener, Refuse),
     Line.ZYGOTE_STARTING: (Ready, Refuse),
     Line.ZYGOTE_READY: (Spawned, Exited),
-    Line.TO_WARDEN: (Examine, Hatch, Look, Signal, Measure, Drop, Cull),
+    Line.TO_WARDEN: (Examine, Hatch, Employ, Look, Signal, Measure, Drop, Cull),
     Line.FROM_WARDEN: (Holds, Hatched, Seen, Full, Gone),
     Line.TO_NEW_BROKER: (Open,),
     Line.TO_BROKER: (Listen, Register, Forget, Ping),

@@ -1,7 +1,8 @@
 """A cell behind a real broker, for one vector: the whole way of a pool with `egress`, but for its supervisor.
 
 argv: directories to import from, then the scene as JSON. The broker is the program itself, in a fork, with names of the
-test's own. Says on stdout what became of the vector, as it sees it; the test looks from outside.
+test's own; or a warden makes it, and the names are those of /etc/hosts. Says on stdout what became of the vector, as it
+sees it; the test looks from outside.
 """
 
 # ruff: noqa: D103 - a vector is named after what it does
@@ -17,6 +18,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 sys.path[:0] = json.loads(sys.argv[1])
 
@@ -26,12 +28,15 @@ from benteng.worker.egress import program, resolver  # noqa: E402
 from benteng.worker.egress.names import Names  # noqa: E402
 from benteng.worker.egress.rules import address_of, parse  # noqa: E402
 from benteng.worker.sandbox import capabilities, linux, roots, seccomp, system  # noqa: E402
+from benteng.worker.warden import Bell, Warden, shut_in  # noqa: E402
 from benteng.worker.wire import Inbox, Line  # noqa: E402
 
 scene = json.loads(sys.argv[2])
 LISTED, OTHER, OTHER6, UDP = scene["listed"], scene["other"], scene["other6"], scene["udp"]
 libc = ctypes.CDLL(None, use_errno=True)
 KEEP = []
+SECONDS = 10
+"""How long a race is tried at most, however loaded the machine is."""
 
 
 def connect(host, port, family=socket.AF_INET):
@@ -139,9 +144,12 @@ def rewritten():
     threads = [threading.Thread(target=write, args=(image,)) for image in images]
     for thread in threads:
         thread.start()
+    until = time.monotonic() + SECONDS
     for _ in range(900):
         with socket.socket() as sock:
             libc.connect(sock.fileno(), address, 16)
+        if time.monotonic() > until:
+            break
     stop.set()
     for thread in threads:
         thread.join()
@@ -161,8 +169,11 @@ def swapped():
     thread = threading.Thread(target=swap)
     thread.start()
     image = struct.pack("=H", 2) + LISTED.to_bytes(2, "big") + socket.inet_aton(there) + bytes(8)
+    until = time.monotonic() + SECONDS
     for _ in range(200):
         libc.connect(number, image, 16)
+        if time.monotonic() > until:
+            break
     stop.set()
     thread.join()
     if not scene["shut"]:
@@ -225,14 +236,9 @@ def main():
         attempt()
     rules = [f"listed.test:{LISTED} loopback", f"rebound.test:{OTHER}"]
     line, theirs = socket.socketpair()
-    broker = os.fork()
-    if broker == 0:
-        line.close()
-        resolver.look_up = names
-        os.dup2(theirs.fileno(), 0)
-        program.main()
+    broker = {"here": fork_broker, "there": ask_warden}[scene["door"]](line, theirs)
     theirs.close()
-    line.sendall(wire.frame(wire.Open(os.getpid(), tuple(rules), scene["budget"], 65_534, 65_534)))
+    line.sendall(wire.frame(wire.Open(tuple(rules), scene["budget"], 65_534, 65_534)))
     ours, other = socket.socketpair()
     parent, cell = os.getpid(), os.fork()
     if cell == 0:
@@ -249,9 +255,39 @@ def main():
     ours.sendall(b"g")
     if ours.recv(1) == b"k":
         os.kill(broker, signal.SIGKILL)
-        os.waitpid(broker, 0)
+        while line.recv(100):  # until the broker is gone
+            continue
         ours.sendall(b"k")
     os.waitpid(cell, 0)
+
+
+def fork_broker(line, theirs):
+    """Have a broker as child; return with whom it ends."""
+    broker = os.fork()
+    if broker == 0:
+        line.close()
+        resolver.look_up = names
+        os.dup2(theirs.fileno(), 0)
+        sys.argv[2] = str(os.getppid())
+        program.main()
+    return broker
+
+
+def ask_warden(line, theirs):
+    """Have a warden make the broker; return with whom it ends."""
+    asked, answers = socket.socketpair()
+    warden = os.fork()
+    if warden == 0:
+        line.close()
+        asked.close()
+        shut_in()
+        with Bell() as bell:
+            Warden(answers, ()).run(bell)
+        os._exit(0)
+    answers.close()
+    KEEP.append(asked)
+    socket.send_fds(asked, [wire.frame(wire.Employ())], [theirs.fileno()])
+    return warden
 
 
 def tell(line, message, number):

@@ -182,10 +182,29 @@ class Town:
         return context
 
 
+FREE, LISTENED = range(10_000, 18_000), range(18_000, 30_000)
+"""Ports that the kernel gives to nobody who asks for any: who is late for another server comes to none of these."""
+
+
 def free_port():
-    """Return a port where nobody listens, and that the kernel gives to nobody who asks for any."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
+    """Return a port where nobody listens, and nobody will."""
     while True:
-        port = 10_000 + secrets.randbelow(lowest - 10_000)
+        port = secrets.choice(FREE)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
+
+
+def listener(kind=socket.SOCK_STREAM, host="127.0.0.1"):
+    """Return a socket on a port of its own that no other test has had a moment ago."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
+    assert LISTENED.stop <= lowest, "this machine gives such ports away"
+    while True:
+        made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
+        try:
+            made.bind((host, secrets.choice(LISTENED)))
+            if kind is socket.SOCK_STREAM:
+                made.listen(1024)
+        except OSError:
+            made.close()
+        else:
+            return made

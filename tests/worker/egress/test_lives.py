@@ -14,7 +14,7 @@ import pytest
 
 from benteng.worker import wire
 from benteng.worker.program import program
-from benteng.worker.sandbox import capabilities, landlock, system
+from benteng.worker.sandbox import landlock
 from benteng.worker.wire import Inbox, Line
 from tests.worker.bed import field, wait_gone
 from tests.worker.egress.conftest import POOLS
@@ -22,22 +22,13 @@ from tests.worker.egress.conftest import POOLS
 pytestmark = pytest.mark.skipif(landlock.abi() < landlock.ABI_NET, reason="this kernel can have no egress broker")
 
 
-def broker_of(worker):
-    """Return the pid of a worker's broker: the child that runs its program."""
-    found = [
-        pid for pid in system.children_of(worker.pid) if b"egress.program" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    assert 1 == len(found), found
-    return found[0]
-
-
 def test_a_broker_hears_what_came_with_its_terms():
     """A supervisor need not wait for it to stand: what it says meanwhile comes in one piece, and is all heard."""
     ours, theirs = socket.socketpair()
-    terms = wire.Open(os.getpid(), ("listed.test:443",), 10, 65_534, 65_534)
+    terms = wire.Open(("listed.test:443",), 10, 65_534, 65_534)
     ours.sendall(wire.frame(terms) + wire.frame(wire.Forget(7)) + wire.frame(wire.Ping()))
     with subprocess.Popen(
-        program("benteng.worker.egress.program:main"), stdin=theirs.fileno(), env={}, cwd="/"
+        [*program("benteng.worker.egress.program:main"), str(os.getpid())], stdin=theirs.fileno(), env={}, cwd="/"
     ) as broker:
         theirs.close()
         ours.settimeout(20)
@@ -87,13 +78,29 @@ def test_the_audit_says_what_an_attempt_did(bed, town, start):
     assert re.fullmatch(r"egress connects=[12] refused=0", told[held, "cancelled"])
 
 
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_killed_supervisor_takes_connections_along(bed, town, door, start, pool):
+    """Nobody is left to say that they may last: the listener sees their end, and the broker ends too."""
+    worker = start(pool)
+    while town["quiet"].came.acquire(blocking=False) or town["quiet"].left.acquire(blocking=False):
+        continue  # what other tests left
+    bed.enqueue(f"{pool}@1", name=f"killed-{pool}", host="web-1", what="hold")
+    assert town["quiet"].came.acquire(timeout=20)
+    broker = door.broker(worker)
+
+    worker.kill(signal.SIGKILL)
+
+    assert town["quiet"].left.acquire(timeout=20)
+    assert wait_gone(broker)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "wedged"])
-def test_a_pool_does_not_outlive_its_broker(bed, start, how):
+def test_a_pool_does_not_outlive_its_broker(bed, door, start, how):
     """Zygote and cells die with it, both come back, and the job that was interrupted is done again and nothing lost."""
     worker = start("medium")
     job = bed.enqueue("medium@1", name=f"lives-{how}", host="web-1", what="interrupted")
-    cell = int(field(bed.effect("begun"), "pid"))
-    zygote, broker = int(worker.all("ready")[-1]["zygote"]), broker_of(worker)
+    cell = door.outside(int(field(bed.effect("begun"), "pid")))
+    zygote, broker = door.outside(int(worker.all("ready")[-1]["zygote"])), door.broker(worker)
 
     os.kill(broker, how)
 
@@ -104,27 +111,26 @@ def test_a_pool_does_not_outlive_its_broker(bed, start, how):
     assert 2 == len(worker.all("ready"))
 
 
-def test_the_broker_is_somebody_else_with_one_capability(bed, start):
+def test_the_broker_is_somebody_else_with_one_capability(door, start):
     """As root: not root, only the right to reach into sockets of others; as an ordinary user: nothing at all."""
     worker = start("medium")
 
     status = dict(
         line.split(":\t", 1)
-        for line in Path(f"/proc/{broker_of(worker)}/status").read_text().splitlines()
+        for line in Path(f"/proc/{door.broker(worker)}/status").read_text().splitlines()
         if ":\t" in line
     )
 
-    wanted = 1 << capabilities.Capability.SYS_PTRACE if os.getuid() == 0 else 0
-    uids = {int(word) for word in status["Uid"].split()}
-    assert {65_534} == uids if os.getuid() == 0 else {os.getuid()} == uids
+    wanted = sum(1 << each for each in door.held)
+    assert {door.uid} == {int(word) for word in status["Uid"].split()}
     assert (wanted, wanted) == (int(status["CapPrm"], 16), int(status["CapEff"], 16))
     assert "1" == status["NoNewPrivs"]
 
 
-def test_the_broker_knows_no_credential(bed, start):
+def test_the_broker_knows_no_credential(bed, door, start):
     """Neither environment, arguments nor descriptors name the store or anything of the worker's."""
     worker = start("medium")
-    pid = broker_of(worker)
+    pid = door.broker(worker)
 
     said = b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline", "maps"))
     links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]

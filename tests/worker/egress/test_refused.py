@@ -7,15 +7,17 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from benteng.worker.sandbox import landlock
-from tests.support.others import passable
-from tests.worker.egress.servers import free_port
+from benteng.worker.sandbox import landlock, system
+from tests.support.others import environment, passable
+from tests.worker.egress.servers import free_port, listener
+from tests.worker.estate import container
 from tests.worker.sandbox.escapes.scene import ORDINARY_UID, OWN_UID, PATIENCE, SITE, interpreter
 
 pytestmark = [
@@ -24,7 +26,10 @@ pytestmark = [
     pytest.mark.skipif(interpreter() is None, reason="no Python of this version that other users can run"),
 ]
 DRIVER = Path(__file__).parent / "driver.py"
-KINDS = {"own_uid": (0, OWN_UID), "ordinary": (ORDINARY_UID, ORDINARY_UID)}
+KINDS = {"own_uid": (0, OWN_UID), "ordinary": (ORDINARY_UID, ORDINARY_UID), "there": (0, ORDINARY_UID)}
+"""Of each kind of worker: who it is, and whose its cells. `there`: a warden makes the broker, in a container."""
+
+HOSTS = "127.0.0.1 localhost listed.test rebound.test\n"
 BUDGET = 8
 VECTORS = (
     "literal",
@@ -49,13 +54,13 @@ VECTORS = (
 class Outside:
     """Listeners, and whom they saw."""
 
-    def __init__(self):
+    def __init__(self, python):
+        self.python = python
         self.root = passable("refused")
-        self.listed = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.other = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.other6 = socket.create_server(("::1", 0), family=socket.AF_INET6)
-        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.udp.bind(("127.0.0.1", 0))
+        (self.root / "hidden").mkdir()
+        (self.root / "hosts").write_text(HOSTS)
+        self.listed, self.other, self.other6 = listener(), listener(), listener(host="::1")
+        self.udp = listener(socket.SOCK_DGRAM)
         self.unix, self.datagram = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         for name, sock in (("unix", self.unix), ("datagram", self.datagram)):
             sock.bind(str(self.root / name))
@@ -81,14 +86,23 @@ class Outside:
             "tier": tier,
             "layer": layer,
             "registered": registered,
+            "door": "there" if kind == "there" else "here",
             "budget": BUDGET if vector == "over_budget" else 1_000,
             "scratch": str(scratch),
             "free": self.free,
             **{name: getattr(self, name).getsockname()[1] for name in ("listed", "other", "other6", "udp")},
             **{name: str(self.root / name) for name in ("unix", "datagram")},
         }
+        boxed = kind == "there"
         process = subprocess.Popen(
-            [interpreter() or "", "-I", "-B", str(DRIVER), json.dumps(SITE), json.dumps(scene)],
+            [
+                *self._container(cell, boxed=boxed),
+                self.python,
+                "-I",
+                "-B",
+                str(DRIVER),
+                *map(json.dumps, (SITE, scene)),
+            ],
             bufsize=0,  # else a second line waits in the buffer, where select does not see it
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -100,9 +114,16 @@ class Outside:
         try:
             return self._watch(process, vector)
         finally:
+            for pid in system.children_of(process.pid) if boxed else ():
+                os.kill(pid, signal.SIGKILL)
             process.kill()
             process.communicate()
             shutil.rmtree(scratch)
+
+    def _container(self, uid, *, boxed):
+        if not boxed:
+            return ()
+        return container(uid, group=uid, hidden=self.root / "hidden", network=True, hosts=self.root / "hosts")
 
     def _watch(self, process, vector):
         said = ""
@@ -114,31 +135,43 @@ class Outside:
         return said, self.reached(), self.count(self.listed)
 
     def reached(self):
-        """Whether somebody came to what is not listed."""
-        seen = any(self.count(sock) for sock in (self.other, self.other6, self.unix))
-        for sock in (self.udp, self.datagram):
-            while select.select([sock], [], [], 0)[0]:
-                sock.recv(100)
-                seen = True
+        """Return who came to what is not listed: where, from which address, and what was said."""
+        seen = [f"{name}: {who}" for name in ("other", "other6", "unix") for who in self.came(getattr(self, name))]
+        for name in ("udp", "datagram"):
+            while select.select([getattr(self, name)], [], [], 0)[0]:
+                seen.append(f"{name}: {getattr(self, name).recvfrom(100)}")
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", self.free), 1).close()
-            seen = True
+            seen.append("somebody listens")
         return seen
 
-    @staticmethod
-    def count(sock):
+    def count(self, sock):
         """Take whoever has come, and count them."""
-        found = 0
+        return len(self.came(sock))
+
+    @staticmethod
+    def came(sock):
+        """Take whoever has come; return from where, and what they said so far."""
+        found = []
         while select.select([sock], [], [], 0)[0]:
-            sock.accept()[0].close()
-            found += 1
+            taken, address = sock.accept()
+            with taken, contextlib.suppress(ConnectionError):
+                said = taken.recv(100, socket.MSG_DONTWAIT) if select.select([taken], [], [], 0)[0] else b""
+                address = f"{address} {said}"
+            found.append(address)
         return found
 
 
+@pytest.fixture(scope="module")
+def python(ground):
+    """An interpreter that other users can run, with this package for what it starts."""
+    return environment(ground / "refused")
+
+
 @pytest.fixture
-def outside():
+def outside(python):
     """What lies outside."""
-    made = Outside()
+    made = Outside(python)
     yield made
     made.close()
 
@@ -149,7 +182,7 @@ def test_what_is_listed_is_reached(outside, kind, tier):
     """The rig is one in which the broker works, else what follows proves nothing."""
     said, reached, listed = outside.run("listed", kind, tier=tier)
 
-    assert ("ended did\n", False, 1) == (said, reached, listed)
+    assert ("ended did\n", [], 1) == (said, reached, listed)
 
 
 @pytest.mark.parametrize("vector", VECTORS)

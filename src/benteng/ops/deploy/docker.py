@@ -1,11 +1,15 @@
 """A Dockerfile and a compose file for one pool: supervisor and cells in two containers that share one socket.
 
-Both run one image, read-only, without capabilities. The cells' container has no network and never sees a credential;
-the supervisor's reaches the store and nothing else. (An engine was not there when this was written: the topology is
-tested with namespaces, tests/worker/test_cell_command.py, and the file by its content, tests/ops/test_deploy.py.)
+Both run one image, read-only, without capabilities. The cells' container never sees a credential, and has no network
+but one of its own where the pool has `egress`; the supervisor's reaches the store and nothing else. Where cells need
+namespaces of users, which the engine's own filter forbids, another filter stands in its place. (An engine was not there
+when this was written: the topology is tested with namespaces, tests/worker/test_cell_command.py, the filter by a
+process that has it, and the file by its content, tests/ops/test_deploy.py.)
 """
 
 from __future__ import annotations
+
+import json
 
 from benteng.ops.deploy.site import Site
 
@@ -42,7 +46,7 @@ services:
     user: "{cell_uid}:{cell_gid}"
     group_add: ["{supervisor_gid}"]
     command: [benteng, cell, --listen, "unix:{socket}", --supervisor, "{supervisor_uid}", --group, "{supervisor_gid}"]
-    {network}
+    {network}{walls}
     pids_limit: 1024
     mem_limit: {memory_bytes}
     volumes: ["{pool}-run:{directory}"]
@@ -68,10 +72,10 @@ services:
     networks: [keeper-store]
     pids_limit: 32
 
-# The database joins each of these, and nothing else does.
+# The database joins the internal ones, and nothing else does.
 networks:
   {pool}-store: {{internal: true}}
-  keeper-store: {{internal: true}}
+  keeper-store: {{internal: true}}{egress}
 
 volumes:
   {pool}-run: {{}}
@@ -81,6 +85,27 @@ secrets:
   {pool}_pgpass: {{file: ./{pool}.pgpass}}
   keeper_pgpass: {{file: ./keeper.pgpass}}
 """
+
+NAMESPACES = """
+    # The engine's own filter lets nobody make namespaces of users, and AppArmor's profile no mounts in them.
+    security_opt: ["no-new-privileges:true", "seccomp=./{pool}-cell.seccomp.json", "apparmor=unconfined"]"""
+
+FORBIDDEN = (
+    *("acct", "bpf", "fanotify_init", "perf_event_open", "quotactl", "quotactl_fd", "syslog", "vhangup"),
+    *("add_key", "keyctl", "request_key", "open_by_handle_at", "name_to_handle_at", "userfaultfd"),
+    *("init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot"),
+    *("clock_settime", "clock_adjtime", "settimeofday", "iopl", "ioperm", "modify_ldt", "swapon", "swapoff"),
+    *("io_uring_setup", "io_uring_enter", "io_uring_register", "sethostname", "setdomainname", "setns", "pivot_root"),
+)
+"""What neither warden, zygote nor broker calls. A cell's own filter, which is narrower, is put up behind this one."""
+
+FILTER = json.dumps(
+    {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{"names": sorted(FORBIDDEN), "action": "SCMP_ACT_ERRNO", "errnoRet": 1}],
+    },
+    indent=2,
+)
 
 
 def files(site: Site) -> dict[str, str]:
@@ -97,8 +122,22 @@ def files(site: Site) -> dict[str, str]:
             cell_gid=gid,
             supervisor_uid=site.supervisor[0],
             supervisor_gid=site.supervisor[1],
-            network="# LOW jobs of this pool use the network" if site.network else "network_mode: none",
+            network=_network(site),
+            walls=NAMESPACES.format(pool=site.pool) if _has_namespaces(site) else "",
+            egress=f"\n  {site.pool}-egress: {{}} # the way out of its egress broker" if site.egress else "",
             stop_seconds=site.stop_seconds,
             memory_bytes=site.memory_bytes,
         ),
+        **({f"{site.pool}-cell.seccomp.json": FILTER} if _has_namespaces(site) else {}),
     }
+
+
+def _network(site: Site) -> str:
+    if site.egress:
+        return f"networks: [{site.pool}-egress]"
+    return "# LOW jobs of this pool use the network" if site.network else "network_mode: none"
+
+
+def _has_namespaces(site: Site) -> bool:
+    """Whether cells need namespaces of users: for names and a network of their own; so that programs end with them."""
+    return site.egress or site.programs

@@ -27,7 +27,7 @@ class Site:
 
     project  directory of benteng.toml and the application;  prefix: where benteng is installed
     socket   where the two sides meet
-    network  its cells may use the network;  programs: they may start programs
+    network  its LOW cells use the network;  egress: its broker does, for all;  programs: cells may start programs
     memory_bytes  of all its cells together, their scratch included: where /tmp is memory, it counts
     """
 
@@ -40,6 +40,7 @@ class Site:
     write: tuple[str, ...]
     drain_seconds: float
     network: bool
+    egress: bool
     programs: bool
     memory_bytes: int
 
@@ -70,6 +71,7 @@ def site_of(config: Config, pool: str, prefix: Path) -> Site:
         write=found.write,
         drain_seconds=found.drain_seconds,
         network=any(each.tier is Tier.LOW for each in types),
+        egress=bool(found.egress),
         programs=bool(found.exec),
         memory_bytes=_memory_bytes([each.limits for each in types], found.concurrency),
     )

@@ -1,7 +1,8 @@
 """Units of systemd for one pool: its supervisor, its cells behind a socket, the keeper; and their users.
 
-A unit for each process, so that each has its own walls: the cells' has no network, the supervisor's no program to run.
-`systemd-analyze security` gives each 1.5 or less (tests/ops/test_deploy.py).
+A unit for each process, so that each has its own walls: the cells' has no network, or that of their egress broker; the
+supervisor's no program to run.
+`systemd-analyze security` gives each 1.5 or less, 2.2 to cells with `egress` (tests/ops/test_deploy.py).
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ IPAddressDeny=any
 NoExecPaths=/
 """
 
+BROKERED: Final = """\
+# The broker takes the sockets of cells, which have files of names and a network of their own, as users of their own.
+SystemCallFilter=mount umount2 pidfd_getfd
+"""
+
 
 def units(site: Site, database: str) -> dict[str, str]:
     """Return file names and texts. `database`: the addresses of the store, as IPAddressAllow has them."""
@@ -92,11 +98,11 @@ WantedBy=sockets.target
 
 
 def _cell(site: Site, name: str) -> str:
-    network = "" if site.network else "PrivateNetwork=yes\n"
-    families = "AF_UNIX AF_INET AF_INET6" if site.network else "AF_UNIX"
-    allowed = "IPAddressAllow=any\n" if site.network else ""
-    # A pool with a list of programs has a namespace of processes for each cell, so that nothing outlives its job.
-    namespaces = "user pid" if site.programs else "yes"
+    connects = site.network or site.egress
+    network = "" if connects else "PrivateNetwork=yes\n"
+    families = "AF_UNIX AF_INET AF_INET6" if connects else "AF_UNIX"
+    allowed = "IPAddressAllow=any\n" if connects else ""
+    brokered = BROKERED if site.egress else ""
     shells = "" if site.programs else "InaccessiblePaths=-/bin/sh -/bin/bash -/bin/dash -/usr/bin/sh -/usr/bin/bash\n"
     written = f"ReadWritePaths={' '.join(site.write)}\n" if site.write else ""
     return f"""\
@@ -115,12 +121,18 @@ KillMode=mixed
 TasksMax=1024
 MemoryMax={site.memory_bytes}
 OOMPolicy=continue
-{COMMON}{network}{allowed}RestrictAddressFamilies={families}
-RestrictNamespaces={namespaces}
+{COMMON}{network}{allowed}{brokered}RestrictAddressFamilies={families}
+RestrictNamespaces={_namespaces(site)}
 ProcSubset=pid
 ExecPaths=/usr /lib /lib64 {site.prefix}
 InaccessiblePaths=-/etc/benteng
 {shells}{written}"""
+
+
+def _namespaces(site: Site) -> str:
+    """Of processes for each cell of a pool with programs, so that nothing outlives its job; the others for egress."""
+    kinds = [*(("user", "mnt", "net", "ipc") if site.egress else ()), *(("user", "pid") if site.programs else ())]
+    return " ".join(dict.fromkeys(kinds)) or "yes"
 
 
 def _supervisor(site: Site, name: str, database: str) -> str:

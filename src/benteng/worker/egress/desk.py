@@ -1,4 +1,4 @@
-"""The supervisor's side of a pool's broker: start it, hand it the listener and the jobs, hear what they did.
+"""The supervisor's side of a pool's broker: hand it the listener and the jobs, hear what they did.
 
 A broker lives as long as the zygote whose filter asks it. One that dies, breaks the protocol or does not answer a ping
 is told as lost; then nothing of the pool may go on without it.
@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import socket
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from benteng.worker import wire
+from benteng.worker.asked import Connect
 from benteng.worker.pool import Pool
-from benteng.worker.program import program
 from benteng.worker.watched import Heard, Watched
 from benteng.worker.wire import Inbox, Line, Outbox
 
@@ -46,29 +44,15 @@ class Ears:
 class Desk:
     """One broker at a time."""
 
-    def __init__(
-        self, pool: Pool, selector: selectors.BaseSelector, ears: Ears, launched: list[socket.socket] | None = None
-    ) -> None:
-        """`launched`: the line to a broker that our launcher started; there is one, and no other when it is gone."""
+    def __init__(self, pool: Pool, selector: selectors.BaseSelector, ears: Ears, connect: Connect) -> None:
         self._pool = pool
-        self._launched = launched
+        self._connect = connect
         self._selector = selector
         self._ears = ears
-        self._process: subprocess.Popen[bytes] | None = None
         self._watched: Watched | None = None
         self._inbox = Inbox(Line.BROKER_READY)
         self.outbox = Outbox()
         self._ping_at = self._silent_since = 0.0
-
-    @property
-    def pid(self) -> int:
-        """The pid of the broker that we started; 0 when there is none."""
-        return 0 if self._process is None else self._process.pid
-
-    @property
-    def spent(self) -> bool:
-        """Whether there can be no broker any more: the one that we were given is gone."""
-        return self._launched == [] and not self.up
 
     @property
     def up(self) -> bool:
@@ -76,46 +60,27 @@ class Desk:
         return self._watched is not None
 
     def start(self, now: float) -> None:
-        """Have a broker: start one, or use the one that we were given."""
-        ours = self._start() if self._launched is None else self._launched.pop()
+        """Have a broker. Raises OSError when there can be none now, and DesertedError when there will be none."""
+        ours = self._connect()
         ours.setblocking(False)
         self._inbox, self.outbox = Inbox(Line.BROKER_READY), Outbox()
         self._ping_at, self._silent_since = now + PING_SECONDS, now
         self._watched = Watched(self._selector, ours, self, Heard(self._hear, self._lost))
         self._say(self._terms())
 
-    def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                program("benteng.worker.egress.program:main"),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={},
-                cwd="/",
-                close_fds=True,
-            )
-        return ours
-
     def _terms(self) -> wire.Open:
         pool = self._pool
         uid, gid = (NOBODY, NOBODY) if pool.broker_uid is None else (pool.broker_uid, pool.broker_gid)
-        parent = os.getpid() if self._launched is None else os.getppid()
-        return wire.Open(parent, pool.egress, pool.egress_connects_per_job, uid, gid)
+        return wire.Open(pool.egress, pool.egress_connects_per_job, uid, gid)
 
     def stop(self) -> None:
-        """End the broker, if there is one: whatever still asks finds that there is no such call."""
+        """Hang up: a broker ends with its line."""
         watched, self._watched = self._watched, None
         if watched is not None:
             watched.leave()
             watched.line.close()
         for number in self.outbox.abandon():
             os.close(number)
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
 
     def forward(self, listener: int) -> None:
         """Give the broker the zygote's listener, which is closed here."""

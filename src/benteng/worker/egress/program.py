@@ -12,6 +12,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 from typing import Final, NoReturn
 
 from benteng.worker import wire
@@ -28,10 +29,10 @@ DESCRIPTORS_MAX: Final = 64
 
 
 def main() -> NoReturn:
-    """Be a broker until the line ends. Descriptor 0 is the line."""
+    """Be a broker until line or parent end. Descriptor 0 is the line; argv: what `program` gives, then the parent."""
     line = socket.socket(fileno=os.dup(0))
     _settle_in()
-    program = Program(line)
+    program = Program(line, int(sys.argv[2]))
     program.prepare()
     while True:
         program.broker.once()
@@ -42,8 +43,9 @@ class Program:
 
     broker: Broker
 
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, line: socket.socket, parent: int) -> None:
         self._line = line
+        self._parent = parent
         self._intake = Intake(line, Line.TO_NEW_BROKER, DESCRIPTORS_MAX)
 
     def prepare(self) -> None:
@@ -52,7 +54,7 @@ class Program:
         if terms is None:
             os._exit(0)
         become(terms.uid, terms.gid)
-        system.die_with_parent(terms.parent)
+        system.die_with_parent(self._parent)
         loop = Loop()
         self.broker = Broker(Terms(parse(terms.rules), terms.connects_max), Resolver(), loop)
         self._intake.permit(Line.TO_BROKER)
