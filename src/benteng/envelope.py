@@ -135,6 +135,10 @@ class Columns(TypedDict):
     expires_at_us: int
 
 
+_COLUMNS = tuple(Columns.__annotations__)
+_ABSENT = object()
+
+
 def seal(claims: JobClaims, key: SigningKey) -> bytes:
     """Return the envelope to store. Raises EnvelopeError for claims that `open_envelope` would refuse by themselves."""
     body = _body(claims)
@@ -166,9 +170,10 @@ def open_envelope(raw: bytes, trust: TrustRoots, *, now_us: Instant, skew_us: In
 
 def match(claims: JobClaims, **columns: Unpack[Columns]) -> None:
     """Raise EnvelopeError E-mismatch naming the first column that differs from the claims in value or type."""
-    for name in Columns.__annotations__:
-        signed = cast("object", getattr(claims, name))
-        if name not in columns or not _same(signed, cast("object", columns[name])):
+    for name in _COLUMNS:
+        signed: object = getattr(claims, name)
+        stored: object = columns.get(name, _ABSENT)
+        if (signed != stored or type(signed) is not type(stored)) and not _same(signed, stored):
             _refuse("E-mismatch", name, "Do not run the job; find out who wrote to the store")
 
 
@@ -304,9 +309,7 @@ def _refuse(rule: str, field: str = "", fix: str = "Enqueue the job again throug
 
 
 def _same(signed: object, stored: object) -> bool:
-    if isinstance(signed, tuple):
-        return signed == _frozen(stored)
-    return type(signed) is type(stored) and signed == stored
+    return isinstance(signed, tuple) and signed == _frozen(stored)
 
 
 def _frozen(value: object) -> object:

@@ -80,6 +80,24 @@ def test_the_largest_attempt_fits_alone_and_batches_are_split(pair):
         assert handles
 
 
+def test_a_line_that_says_little_holds_little():
+    """The buffer grows to the largest frame that came, not to what might come; what was there before is not lost."""
+    inbox = Inbox(Line.TO_CELL)
+    (small,), (large,) = (wire.grant_frames([work(1, payload)]) for payload in (b"p", b"p" * 40_000))
+    found = []
+
+    inbox.accept(small)
+    found += inbox.messages()
+    first = len(inbox._buffer)
+    for piece in (large[:7], large[7:20_000], large[20_000:]):
+        inbox.accept(piece)
+        found += inbox.messages()
+
+    assert [1, 40_000] == [len(payload) for _, payload in found]
+    assert wire.INBOX_BYTES == first
+    assert 40_000 < len(inbox._buffer) < wire.FRAME_BYTES_MAX
+
+
 def test_each_attempt_has_its_own_secrets(pair):
     """Values stand in the tail, by size; what the sizes do not add up to is no frame."""
     secrets = {"stripe": "geheim ü", "mail": "x" * 8192}

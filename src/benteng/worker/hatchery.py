@@ -167,7 +167,7 @@ class Own:
         del cell
         pid = system.pid_behind(pidfd)
         seen = observe.seen(pid) if layers else frozenset[str]()
-        return Sight(seen, system.descendants_of(pid), len(system.threads_of(pid)))
+        return Sight(seen, *system.company_of(pid))
 
     def signal(self, pidfd: int, number: int) -> None:
         """Signal its group if the pidfd means the group's leader, else the process."""

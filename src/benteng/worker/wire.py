@@ -25,6 +25,9 @@ PREFIX: Final = struct.Struct(">BII")
 FRAME_BYTES_MAX: Final = 256 * 1024
 """Header and tail of a frame from or to a cell: one attempt's payload, result and successors fit."""
 
+INBOX_BYTES: Final = 16 * 1024
+"""What a line's buffer has at first: most never hold more, and each page of it costs every cell."""
+
 ZYGOTE_BYTES_MAX: Final = LOCK_BYTES_MAX
 UNSERIALISABLE: Final = "unserialisable"
 """Key of the result that stands for one that could not be kept: the job completed all the same."""
@@ -531,12 +534,12 @@ def cut(tail: bytes, sizes: list[int]) -> list[bytes]:
 
 
 class Inbox:
-    """Reassembles frames from a stream, in one buffer that is made once."""
+    """Reassembles frames from a stream, in one buffer that grows to what it has to hold."""
 
     def __init__(self, line: Line, bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.line = line
         self._bytes_max = bytes_max
-        self._buffer = bytearray(PREFIX.size + bytes_max)
+        self._buffer = bytearray(min(INBOX_BYTES, PREFIX.size + bytes_max))
         self._view = memoryview(self._buffer)
         self._filled = 0
 
@@ -545,19 +548,21 @@ class Inbox:
 
         Raises BlockingIOError when there is nothing, and ConnectionError.
         """
+        self._hold(self._filled + 1)
         count = sock.recv_into(self._view[self._filled :])
         self._filled += count
         return count > 0
 
     def accept(self, data: bytes) -> None:
         """Take bytes that were received elsewhere; at most what `room` says."""
+        self._hold(self._filled + len(data))
         self._view[self._filled : self._filled + len(data)] = data
         self._filled += len(data)
 
     @property
     def room(self) -> int:
         """How many bytes may be received now."""
-        return len(self._buffer) - self._filled
+        return PREFIX.size + self._bytes_max - self._filled
 
     def messages(self) -> Iterator[tuple[Any, bytes]]:
         """Yield whole messages with their tails; the state of the line is looked at for each. Raises ProtocolError."""
@@ -570,6 +575,14 @@ class Inbox:
             rest = bytes(self._view[start : self._filled])
             self._view[: len(rest)] = rest
             self._filled = len(rest)
+
+    def _hold(self, wanted: int) -> None:
+        """Have room for so many bytes in all, as far as a frame may be large."""
+        if wanted > len(self._buffer) < PREFIX.size + self._bytes_max:
+            old = self._view[: self._filled]
+            self._buffer = bytearray(min(max(wanted, 4 * len(self._buffer)), PREFIX.size + self._bytes_max))
+            self._view = memoryview(self._buffer)
+            self._view[: self._filled] = old
 
     def _end(self, start: int) -> int | None:
         if self._filled - start < PREFIX.size:

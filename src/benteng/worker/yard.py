@@ -395,8 +395,10 @@ class Yard:
             return
         cell.expect_death(ours=ours)
         self._since[cell.number] = now
-        self._signal(cell, signal.SIGKILL)
-        self.crew.say(wire.End(cell.number))
+        if cell.pidfd >= 0:
+            self._signal(cell, signal.SIGKILL)
+        else:  # nobody but the zygote knows it yet
+            self.crew.say(wire.End(cell.number))
 
     def _exited(self, message: wire.Exited, now: float) -> None:
         cell = self._cells.get(message.cell)

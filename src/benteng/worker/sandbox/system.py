@@ -71,14 +71,14 @@ def kernel_text(path: str) -> str:
 
 def children_of(pid: int) -> list[int]:
     """Return the pids of the children of all threads of a process; none when it is gone."""
-    found: list[int] = []
-    for thread in threads_of(pid):
-        try:
-            text = kernel_text(f"/proc/{pid}/task/{thread}/children")
-        except OSError:
-            continue
-        found.extend(int(word) for word in text.split())
-    return found
+    return [child for thread in threads_of(pid) for child in _children_of_thread(pid, thread)]
+
+
+def _children_of_thread(pid: int, thread: int) -> list[int]:
+    try:
+        return [int(word) for word in kernel_text(f"/proc/{pid}/task/{thread}/children").split()]
+    except OSError:
+        return []
 
 
 def kill_strays(known: Container[int]) -> None:
@@ -92,10 +92,11 @@ def kill_strays(known: Container[int]) -> None:
                 continue
 
 
-def descendants_of(pid: int) -> int:
-    """Return how many processes there are below a process: its children, theirs, and so on."""
-    children = children_of(pid)
-    return len(children) + sum(descendants_of(child) for child in children)
+def company_of(pid: int) -> tuple[int, int]:
+    """Return how many processes there are below a process, its children, theirs and so on; and how many threads."""
+    threads = threads_of(pid)
+    children = [child for thread in threads for child in _children_of_thread(pid, thread)]
+    return len(children) + sum(company_of(child)[0] for child in children), len(threads)
 
 
 def threads_of(pid: int) -> list[int]:
