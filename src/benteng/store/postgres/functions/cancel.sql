@@ -35,7 +35,7 @@ begin
   v_now := benteng.now();
 
   select array_agg((
-           j.id, 'cancelled', 'cancelled', left(p_reason, 512), null, null, null, null, null, null, null, null, null,
+           j.id, 'cancelled', 'cancelled', left(p_reason, 512), null, null, null, null, null, null, null, null,
            null)::benteng.move order by j.id)
   into v_moves
   from benteng.job j
@@ -43,7 +43,7 @@ begin
     and j.state <> 'running';
   perform benteng.note(
     array(
-      select (j.id, 'cancel_asked', null, left(p_reason, 512), null, null, null, null, null, null, null, null, null,
+      select (j.id, 'cancel_asked', null, left(p_reason, 512), null, null, null, null, null, null, null, null,
         null)::benteng.move
       from benteng.job j
       where j.id = any (v_ids)

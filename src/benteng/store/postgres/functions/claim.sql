@@ -212,7 +212,7 @@ begin
       select array_agg(p.id order by p.ord) filter (where p.granted),
              array_agg(p.tid order by p.ord) filter (where p.granted),
              array_agg((
-               p.id, 'blocked', 'blocked', null, null, p.busy_key, null, null, null, null, null, null, null,
+               p.id, 'blocked', 'blocked', null, null, p.busy_key, null, null, null, null, null, null,
                null)::benteng.move order by p.ord) filter (where not p.granted and p.busy_key is not null),
              array_agg(p.waits_for) filter (where not p.granted and p.busy_key is not null and p.waits_for <> p.busy_key),
              (select array_agg(distinct r.id) from reachable r where r.later),
@@ -222,7 +222,7 @@ begin
                   when 'expired' then 'not started in time'
                   when 'exhausted' then 'no attempt is left'
                   else 'tier, operation_key or payload_sha256 cannot be read'
-                end, null, null, null, null, null, null, null, null)::benteng.move order by f.ord)
+                end, null, null, null, null, null, null, null)::benteng.move order by f.ord)
               from (select distinct r.id, r.ord, r.flaw from reachable r where r.flaw is not null and not r.later) f)
       into v_run, v_tids, v_parks, v_batons, v_unreached, v_flaws
       from parted p;

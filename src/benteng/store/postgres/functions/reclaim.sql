@@ -45,7 +45,7 @@ begin
            case when d.ending in ('ready', 'cancelled') then d.ending else 'quarantined' end,
            case d.ending when 'ready' then null when 'cancelled' then 'as asked; its lease ended' else d.ending end,
            null, 'the lease ended without a word from the worker', d.attempts, d.crashes + 1, d.handbacks, d.snoozes,
-           d.starts, null, d.alone, null)::benteng.move order by d.ord)
+           d.starts, null, d.alone)::benteng.move order by d.ord)
   into v_moves
   from (
     select

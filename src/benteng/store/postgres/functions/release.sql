@@ -40,7 +40,7 @@ begin
 
   select array_agg((
     j.id, 'released', case when j.available_at > v_now then 'scheduled' else 'ready' end, v_reason, null, null, null, null,
-    null, null, null, greatest(j.available_at, v_now), null, null)::benteng.move order by g.ord)
+    null, null, null, greatest(j.available_at, v_now), null)::benteng.move order by g.ord)
   into v_moves
   from (select distinct on (u.id) u.id, u.ord from unnest(p_ids) with ordinality u (id, ord) order by u.id, u.ord) g
   join benteng.job j on j.id = g.id

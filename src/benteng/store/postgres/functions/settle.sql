@@ -239,8 +239,7 @@ begin
     d.attempts_to, d.crashes_to, d.handbacks_to, d.snoozes_to, d.starts_to,
     case when d.ending in ('retry', 'crash', 'snooze') then p_now + greatest(d.delay, interval '1 ms') end,
     -- What was not run has not shown yet whether it was to blame for the crash of its cell.
-    d.asks_alone or (d.alone and d.starts_to < d.starts),
-    null)::benteng.move order by d.ord)
+    d.asks_alone or (d.alone and d.starts_to < d.starts))::benteng.move order by d.ord)
   into v_moves
   from decided d;
   return v_moves;

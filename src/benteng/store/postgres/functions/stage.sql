@@ -33,15 +33,14 @@ begin
     for update skip locked) l;
   perform benteng.hold_resources(v_late);
   select array_agg((
-    g.id, 'quarantined', 'quarantined', 'expired', null, 'not started in time', null, null, null, null, null, null, null,
-    null)::benteng.move)
+    g.id, 'quarantined', 'quarantined', 'expired', null, 'not started in time', null, null, null, null, null, null, null)::benteng.move)
   into v_moves
   from unnest(v_late) g (id);
   v_keys := benteng.move_jobs(v_moves, v_now);
   expired := coalesce(cardinality(v_moves), 0);
 
   select array_agg((
-    l.id, 'staged', 'ready', null, null, null, null, null, null, null, null, null, null, null)::benteng.move)
+    l.id, 'staged', 'ready', null, null, null, null, null, null, null, null, null, null)::benteng.move)
   into v_moves
   from (
     select j.id

@@ -46,7 +46,7 @@ begin
       limit 1
       for update skip locked) n
   )
-  select array_agg((n.id, 'woken', 'ready', null, null, n.key, null, null, null, null, null, null, null, null)::benteng.move)
+  select array_agg((n.id, 'woken', 'ready', null, null, n.key, null, null, null, null, null, null, null)::benteng.move)
   into v_moves
   from next n;
   if v_moves is null then

@@ -26,5 +26,6 @@ drop index benteng.operation_result;
 drop index benteng.operation_keep;
 alter table benteng.operation set (fillfactor = 50);          -- room for each row's second version, also within one batch
 drop function if exists benteng.hold_resources(uuid[]);
+alter type benteng.move drop attribute if exists result;     -- complete_jobs has it: what completes is no move
 
 reset role;
