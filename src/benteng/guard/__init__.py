@@ -35,20 +35,14 @@ CELL: tuple[Guard, ...] = (schema, security, semantic)
 def judge(case: Case, evidence: Evidence, guards: Sequence[Guard]) -> Verdict:
     """Return the first verdict that is not Admit, else Admit. A guard that raises, or answers no verdict, refuses."""
     for guard in guards:
-        verdict = _ask(guard, case, evidence)
+        try:
+            verdict = guard(case, evidence)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a broken check refuses
+            return _broken(guard, type(error).__name__)
         if not isinstance(verdict, Admit):
-            return verdict
+            lies = not isinstance(verdict, Verdict)  # pyright: ignore[reportUnnecessaryIsInstance] - users' checks may
+            return _broken(guard, "no verdict") if lies else verdict
     return ADMIT
-
-
-def _ask(guard: Guard, case: Case, evidence: Evidence) -> Verdict:
-    try:
-        verdict = guard(case, evidence)
-    except Exception as error:  # noqa: BLE001 - whatever it is, a broken check refuses
-        return _broken(guard, type(error).__name__)
-    if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance] - users' checks may lie
-        return _broken(guard, "no verdict")
-    return verdict
 
 
 def _broken(guard: Guard, what: str) -> Refuse:

@@ -168,9 +168,11 @@ class Lane:
 
     def missing(self) -> int:
         """Return how many cells to start now."""
-        free = sum(1 for cell in self.cells if cell.state is CellState.BORN or cell.looked_at or cell.room > 0)
-        busy = sum(1 for cell in self.cells if cell.flights)
-        alive = sum(1 for cell in self.cells if cell.state is not CellState.DYING)
+        free = busy = alive = 0
+        for cell in self.cells:
+            free += cell.state is CellState.BORN or cell.looked_at or cell.room > 0
+            busy += bool(cell.flights)
+            alive += cell.state is not CellState.DYING
         wanted = max(-(-len(self.waiting) // self.width) + self.ahead - free, self.always - alive)
         return max(0, min(wanted, self.cells_max + self.ahead - busy - free))
 

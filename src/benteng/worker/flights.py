@@ -114,20 +114,23 @@ class Flight:
 
     def work(self) -> tuple[wire.Work, bytes]:
         """Return what its cell gets, and its part of the tail: neither job id nor token."""
-        job, lease = self.grant.job, self.grant.lease
-        values = {name: value.encode() for name, value in self.secrets.items()}
+        job, secrets, tail = self.grant.job, tuple[Named, ...](), self.grant.job.payload
+        if self.secrets:
+            values = {name: value.encode() for name, value in self.secrets.items()}
+            secrets = tuple(Named(name, len(value)) for name, value in values.items())
+            tail = b"".join((tail, *values.values()))
         work = wire.Work(
             handle=self.handle,
             type=job.type,
-            fence=lease.fence,
+            fence=self.grant.lease.fence,
             attempt=self.grant.attempt.number,
             operation_key=job.operation_key,
             payload_sha256=job.payload_sha256,
             run_seconds=self.policy.limits.run_seconds_max,
             payload_bytes=len(job.payload),
-            secrets=tuple(Named(name, len(value)) for name, value in values.items()),
+            secrets=secrets,
         )
-        return work, b"".join((job.payload, *values.values()))
+        return work, tail
 
     def end(self, ending: Ending, tail: bytes) -> None:
         """Take a cell's word for how it ended, with its part of the tail.

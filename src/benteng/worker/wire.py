@@ -174,7 +174,8 @@ class Ending(_Message, frozen=True):
     @property
     def tail_bytes(self) -> int:
         """The size of its part of the tail."""
-        return self.result_bytes + sum([each.payload_bytes for each in self.successors])
+        more = sum([each.payload_bytes for each in self.successors]) if self.successors else 0
+        return self.result_bytes + more
 
     @property
     def header_bytes_max(self) -> int:

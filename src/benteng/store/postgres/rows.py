@@ -269,5 +269,5 @@ def _list(text: str | None) -> list[dict[str, Any]]:
     return msgspec.json.decode(text, type=list[dict[str, Any]]) if text else []
 
 
-def _id(value: object) -> str:
-    return "" if value is None else str(value)
+def _id(value: str | None) -> str:
+    return value or ""

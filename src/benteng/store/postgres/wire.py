@@ -14,8 +14,8 @@ from functools import lru_cache
 from operator import call
 from typing import Any, cast
 
-from psycopg.abc import AdaptContext, DumperKey
-from psycopg.adapt import Dumper, PyFormat
+from psycopg.abc import AdaptContext, Buffer, DumperKey
+from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.pq import Format
 
 from benteng.job import Job
@@ -64,9 +64,21 @@ class ParamDumper(Dumper):
         return obj.data
 
 
+class IdLoader(Loader):
+    """Reads an id as its canonical text: what everybody here knows it by."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> str:
+        """Return the 36 characters."""
+        digits = bytes(data).hex()
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
 def register(context: AdaptContext) -> None:
-    """Teach a connection to send a `Param`."""
+    """Teach a connection to send a `Param`, and to read ids."""
     context.adapters.register_dumper(Param, ParamDumper)
+    context.adapters.register_loader("uuid", IdLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +322,9 @@ def settlement(given: Settlement) -> tuple[Any, ...]:
         job_uuid(given.proof.job_id),
         given.proof.fence,
         given.proof.token,
-        given.disposition.value,
+        given.disposition,
         given.delay_seconds,
-        given.reason and given.reason.value,
+        given.reason,
         given.error,
         given.rule,
         given.result,
