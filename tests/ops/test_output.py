@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 
 from benteng.errors import Refused
 from benteng.ops import output
-from benteng.ops.cli.options import teller
+from benteng.ops.cli.options import teller, write_lines
 from benteng.ops.exits import Exit
 
 FORGED = 'bad\r\n{"level":"info"}\x1b[31m\u202e'
@@ -89,3 +91,35 @@ def test_an_instant_is_utc():
     """No local time anywhere."""
     assert "2023-11-14T22:13:20.000Z" == output.when(1_700_000_000_000_000)
     assert "" == output.when(0)
+
+
+class Counted(io.RawIOBase):
+    """A stream that counts how often it is written to."""
+
+    def __init__(self):
+        self.writes = []
+
+    def writable(self):
+        return True
+
+    def write(self, data, /):
+        self.writes.append(bytes(data))
+        return len(data)
+
+
+def test_what_a_worker_tells_while_it_works_is_written_at_once(monkeypatch):
+    """One system call when it comes to rest, not one a line; before the first rest each line is written as it is."""
+    raw = Counted()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(raw), line_buffering=True))
+    tell = teller("text")
+
+    tell("ready")
+    write_lines()
+    before = len(raw.writes)
+    for number in range(20):
+        tell("claimed", job=number)
+    during = len(raw.writes)
+    write_lines()
+
+    assert [1, 1, 2] == [before, during, len(raw.writes)]
+    assert ["ready", *(f"claimed job={number}" for number in range(20))] == b"".join(raw.writes).decode().splitlines()

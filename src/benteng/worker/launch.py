@@ -70,6 +70,7 @@ class WorkerSettings:
     poll_seconds     how long an empty queue is left alone
     give_up_seconds  exit with 75 after the store was away for so long; None: never
     ready            called when the worker claims jobs for the first time
+    rests            called each time before the worker waits: what `say` has gathered can be written then
     """
 
     dsn: str
@@ -89,6 +90,7 @@ class WorkerSettings:
     give_up_seconds: float | None = None
     say: Say = say_to_stderr
     ready: Callable[[], None] = lambda: None
+    rests: Callable[[], None] = lambda: None
 
     @property
     def types(self) -> dict[str, TypePolicy]:
@@ -335,6 +337,7 @@ def _plan(settings: WorkerSettings, tend: Tend, held: frozenset[str]) -> Plan:
         tend=tend,
         vault=_vault(settings),
         ready=settings.ready,
+        rests=settings.rests,
     )
 
 

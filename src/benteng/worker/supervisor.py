@@ -65,6 +65,7 @@ class Plan:
     tend             looks after other children of this process and returns their pids: they are no orphans
     vault            has the secrets of the pool's types
     ready            called once, when everything agrees and jobs are claimed
+    rests            called each time before it waits for something
     """
 
     pool: Pool
@@ -75,6 +76,7 @@ class Plan:
     tend: Tend
     vault: Vault
     ready: Callable[[], None]
+    rests: Callable[[], None]
 
     @property
     def types(self) -> dict[str, TypePolicy]:
@@ -439,6 +441,7 @@ class Supervisor:
         wake = min(self._yard.wake_at(now), self._lease_at, self._house_at, self._store_wakes_at(now))
         if self._draining:
             wake = min(wake, self._drain_until if now < self._drain_until else now + 0.05)
+        self._plan.rests()
         for key, mask in self._selector.select(max(0.0, wake - clock.boot_seconds())):
             key.data(mask, clock.boot_seconds())
 

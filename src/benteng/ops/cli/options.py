@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 import click
 import msgspec
@@ -75,9 +76,16 @@ def teller(log: str) -> Teller:
     return _as_json if log == "json" else _as_text
 
 
+def write_lines() -> None:
+    """Write what was told; from now on lines are written together: here, when there are many, and in the end."""
+    stream: TextIO = sys.stderr
+    if isinstance(stream, io.TextIOWrapper) and stream.line_buffering:
+        stream.reconfigure(line_buffering=False)
+    sys.stderr.flush()
+
+
 def _as_text(event: str, /, **fields: object) -> None:
-    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", None))
-    _tell(f"{event} {shown}".rstrip())
+    _tell(" ".join([event, *[f"{name}={value}" for name, value in fields.items() if value not in ("", None)]]))
 
 
 def _as_json(event: str, /, **fields: object) -> None:

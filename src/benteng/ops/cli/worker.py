@@ -17,7 +17,7 @@ import click
 
 from benteng import lockfile
 from benteng.config import Environment
-from benteng.ops.cli.options import configuration, log_option
+from benteng.ops.cli.options import configuration, log_option, write_lines
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.output import say
 from benteng.policy import POOL_DEFAULT
@@ -70,7 +70,7 @@ def command(
     made = settings(config, app, locked, pool_of(config, pool, concurrency), keeper, give_up_seconds, log)
     broker = BROKER if supervised and config.pool(pool).egress else ""
     ready = partial(tell_ready, supervised=supervised)
-    ctx.exit(run_worker(replace(made, cell=elsewhere, broker=broker, ready=ready)))
+    ctx.exit(run_worker(replace(made, cell=elsewhere, broker=broker, ready=ready, rests=write_lines)))
 
 
 def supervised() -> NoReturn:
