@@ -114,7 +114,6 @@ class PostgresLedger:
         for each in (*self._opened, *self._made):
             each.close()
         self._opened.clear()
-        self._made.clear()
 
     def copy(self) -> PostgresLedger:
         """Return a ledger of its own with the same rows and time."""
@@ -160,12 +159,13 @@ class PostgresLedger:
             connection.execute(statement, values)
 
     def remove(self) -> None:
-        """Close, and drop the database and those that were made beside it."""
-        doomed = [self, *self._made]
+        """Close, and drop the database and those that were made beside it, closed or not."""
         self.close()
-        for each in doomed:
-            drop(each.site)
-            shutil.rmtree(each.site.directory, ignore_errors=True)
+        for each in self._made:
+            each.remove()
+        self._made.clear()
+        drop(self.site)
+        shutil.rmtree(self.site.directory, ignore_errors=True)
 
 
 def opened(address: str) -> PostgresLedger:
