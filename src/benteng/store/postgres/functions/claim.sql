@@ -275,29 +275,25 @@ begin
           s.fence, v_now, 'claimed', s.id, s.type, s.policy_sha256, 'ready', 'running', s.attempts, s.fence, s.origin, s.actor,
           s.request_id, s.operation_key, s.payload_sha256, s.summary, s.resources, s.worker
         from started s
-      ), known as materialized (                             -- asked once for all of which they are the same
+      ), alike as (                                          -- the first of those of which the facts are the same asks for all
+        select s.*, min(s.ord) over (partition by s.type, s.actor, s.origin, s.artifacts, s.targets) as asker
+        from started s
+      ), known as materialized (
         select
-          a.type, a.actor, a.origin, a.artifacts, a.targets, f.scope, f.name, f.mode, f.reason, f.policy_sha256, f.speaks,
-          f.denied, f.artifacts as found
-        from (
-          select distinct on (s.type, s.actor, s.origin, s.artifacts, s.targets) s.type, s.actor, s.origin, s.artifacts, s.targets
-          from started s) a
+          a.ord, f.scope, f.name, f.mode, f.reason, f.policy_sha256, f.speaks, f.denied, f.artifacts
+        from alike a
         cross join lateral benteng.facts(a.type, a.actor, a.origin, a.artifacts, a.targets) f
+        where a.ord = a.asker
       )
       select
         s.id, s.type, s.tier, s.priority::integer, coalesce(benteng.instant(s.available_at), 0),
         coalesce(benteng.instant(s.expires_at), 0), s.generation, s.origin, s.actor, s.request_id, s.payload,
         encode(s.payload_sha256, 'hex'), encode(s.operation_key, 'hex'), s.envelope, s.policy_sha256, s.artifacts, s.targets,
         s.resources, s.summary, s.attempts, s.crashes, s.handbacks, s.snoozes, s.alone, s.fence, s.token,
-        v_leases[array_position(v_types, s.type)], v_instant, k.scope, k.name, k.mode, k.reason, k.policy_sha256,
-        k.speaks, k.denied, k.found
-      from started s
-      join known k
-        on k.type = s.type
-        and k.actor = s.actor
-        and k.origin = s.origin
-        and k.artifacts = s.artifacts
-        and k.targets = s.targets
+        v_leases[array_position(v_types, s.type)], v_instant, k.scope, k.name, k.mode, k.reason, k.policy_sha256, k.speaks,
+        k.denied, k.artifacts
+      from alike s
+      join known k on k.ord = s.asker                        -- by a number: as many may ask as there are jobs
       order by s.ord;
       get diagnostics v_started = row_count;
       v_want := v_want - v_started;
