@@ -545,7 +545,7 @@ TWINS = (
     twin(
         "one-commit-for-all",
         "benteng/gate.py",
-        "range(0, len(prepared), BATCH_MAX)",
+        "range(0, len(specs), PART_MAX)",
         "range(1)",
         "beyond_one_commit",
         "tests/test_aio.py",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
@@ -13,9 +15,9 @@ from benteng.app import Benteng
 from benteng.clock import system_clock
 from benteng.contract import Artifact, Contract, Slug, Target
 from benteng.envelope import open_envelope
-from benteng.errors import Busy, Conflict, KeyringError, PolicyError, QueueFull, Refused
+from benteng.errors import Busy, Conflict, KeyringError, PolicyError, QueueFull, Refused, StoreUnavailable
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
-from benteng.gate import JobSpec
+from benteng.gate import PART_MAX, JobSpec
 from benteng.lifecycle import State
 from benteng.policy import Effect, Tier
 from benteng.store.open import open_auditor, open_operator
@@ -201,6 +203,109 @@ def test_one_refused_spec_does_not_stop_the_others(app, operator):
 
     assert [isinstance(answer, Refused) for answer in answers] == [False, True, False]
     assert len(everything(operator)) == 2
+
+
+def greetings(count):
+    """Return so many good specs."""
+    return [JobSpec("greet", {"name": f"n{n}"}) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    "last, error",
+    [
+        (JobSpec("patch.apply", payload(), "svc:deployer"), KeyringError),
+        (JobSpec("later", {}), PolicyError),
+        (JobSpec("greet", {"name": "x"}, durability="D2"), PolicyError),
+    ],
+    ids=["no-key", "not-locked", "weak-ledger"],
+)
+def test_what_no_list_could_pass_is_said_before_anything_is_stored(app, operator, tmp_path, last, error):
+    """However long the list is and wherever it stands in it."""
+    (tmp_path / ".benteng" / "producer.key").unlink()
+    app.job("later@1")(lambda: None)  # after the gate was opened: the lock file does not have it
+
+    with pytest.raises(error):
+        app.enqueue_many([*greetings(PART_MAX + 1), last])
+
+    assert everything(operator) == []
+
+
+def test_a_refusal_is_recorded_when_the_ledger_is_too_weak(app, operator, dsn):
+    """The list is not let in, and what was refused for itself is on record."""
+    with pytest.raises(PolicyError):
+        app.enqueue_many([JobSpec("greet", {"nome": "x"}), JobSpec("greet", {"name": "x"}, durability="D2")])
+
+    assert b"P-unknown" in log(dsn)
+    assert everything(operator) == []
+
+
+class Failing:
+    """A producer whose ledger goes away in the middle of its n-th commit."""
+
+    def __init__(self, producer, nth):
+        self._producer = producer
+        self._left = nth
+
+    def __getattr__(self, name):
+        return getattr(self._producer, name)
+
+    def admitting(self, admissions, refusals=()):
+        """As the real one, but the n-th that has something to do is not stored."""
+        asked = self._producer.admitting(admissions, refusals)
+        self._left -= bool(admissions)
+        return asked if self._left else Lost()
+
+
+class Lost:
+    """An admission whose answer never comes."""
+
+    def begin(self):
+        """Be on the way."""
+
+    def wait(self):
+        """Say that nobody knows."""
+        raise StoreUnavailable("away")
+
+
+def test_a_list_stops_at_the_commit_that_fails(app, operator):
+    """The commits before it are in and the error says how many were answered; none after it is begun."""
+    gate = dataclasses.replace(app.gate, producer=Failing(app.gate.producer, 2))
+
+    with pytest.raises(StoreUnavailable) as caught:
+        gate.enqueue_many(greetings(3 * PART_MAX))
+
+    counted = operator.health().counts
+    assert [f"the first {PART_MAX} of {3 * PART_MAX} jobs were answered, those of this commit were not"] == (
+        caught.value.__notes__
+    )
+    assert PART_MAX == counted["ready"], counted
+
+
+class Interrupting(Mapping):
+    """A payload at which Ctrl-C comes."""
+
+    def __iter__(self):
+        raise KeyboardInterrupt
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, name):
+        return name
+
+
+def test_an_interrupted_list_leaves_nothing_on_the_way(app, operator):
+    """Ctrl-C while a part is prepared: the part before it is in, that one is not, and the gate goes on."""
+    with pytest.raises(KeyboardInterrupt):
+        app.enqueue_many([*greetings(PART_MAX + 1), JobSpec("greet", Interrupting())])
+
+    assert PART_MAX == operator.health().counts["ready"]
+    assert app.enqueue("greet", {"name": "after"}).state is State.READY
+
+
+def test_an_empty_list_has_no_answers(app):
+    """Nothing in, nothing out."""
+    assert app.enqueue_many([]) == []
 
 
 def test_a_delay_is_measured_by_the_stores_clock(app, operator):

@@ -78,7 +78,7 @@ class Aio:
         return AsyncReceipt.of(await lobby.enqueue_awaited(spec), self._app)
 
     async def enqueue_many(self, specs: Sequence[JobSpec]) -> list[AsyncReceipt | Refused]:
-        """Let several jobs in 1,000 by each commit, from a thread. Raises as `app.enqueue_many`."""
+        """Let several jobs in, 250 by each commit, from a thread. Raises as `app.enqueue_many`."""
         answers = await asyncio.to_thread(lambda: self._app.gate.enqueue_many(specs))
         return [said if isinstance(said, Refused) else AsyncReceipt.of(said, self._app) for said in answers]
 

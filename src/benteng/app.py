@@ -141,10 +141,11 @@ class Benteng:
         return Receipt.of(self.lobby.enqueue(spec), self)
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> list[Receipt | Refused]:
-        """Let several jobs in, 1,000 by each commit; one answer for each, in order.
+        """Let several jobs in, 250 by each commit; one answer for each, in order.
 
-        A refused one does not stop the others. Raises what `enqueue` raises besides Refused, and then nothing of that
-        commit was stored; of more than 1,000 jobs those of the commits before it are in.
+        A refused one does not stop the others. Raises what `enqueue` raises besides Refused: PolicyError and
+        KeyringError before anything is stored; StoreUnavailable when nothing of its commit was, while those of the
+        commits before it are in (a note of the error says how many).
         """
         return [said if isinstance(said, Refused) else Receipt.of(said, self) for said in self.gate.enqueue_many(specs)]
 

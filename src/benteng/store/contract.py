@@ -63,6 +63,22 @@ class Store(Protocol):
         ...
 
 
+class Admitting(Protocol):
+    """One `admit` in steps: made, begun, waited for, read. A second one of the same producer waits for the first."""
+
+    def begin(self) -> None:
+        """Hand the jobs to the ledger. Raises nothing of the store; `wait` does."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until all is stored. Raises as `admit`."""
+        ...
+
+    def receipts(self) -> list[Receipt]:
+        """Return what `admit` returns, after `wait`."""
+        ...
+
+
 class Producer(Store, Protocol):
     """May ask for evidence, admit jobs and refusals, and look at and cancel jobs of its own origin."""
 
@@ -94,6 +110,14 @@ class Producer(Store, Protocol):
         Not running: cancelled, and the key freed if it never started. Running: the flag that `extend` returns. Ids that
         are unknown, foreign or terminal are left out.
         """
+        ...
+
+
+class StepwiseProducer(Producer, Protocol):
+    """A producer whose `admit` may be gone through step by step too: no verb more, and no right."""
+
+    def admitting(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> Admitting:
+        """As `admit`, step by step, for a caller who has something else to do while the ledger works."""
         ...
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from benteng.clock import Clock, system_clock
 from benteng.errors import PolicyError
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer
+from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer
 from benteng.store.records import Symptom
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def default_dsn() -> str:
     return f"sqlite:///{home / 'benteng' / 'benteng.db'}"
 
 
-def open_producer(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> Producer:
+def open_producer(dsn: str, *, environment: str = "dev", clock: Clock = system_clock) -> StepwiseProducer:
     """Open the facet that admits jobs.
 
     All `open_` functions raise PolicyError for an address or environment that cannot be, StoreError for a file that is

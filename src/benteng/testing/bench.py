@@ -18,7 +18,7 @@ from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.job import Grant, Job
 from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import TypePolicy
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer
+from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer
 from benteng.store.records import (
     Admission,
     AuditRow,
@@ -49,7 +49,7 @@ class Bench:
             self.operator.apply_types([type_row(policy) for policy in types], "the suite's types")
 
     @cached_property
-    def producer(self) -> Producer:
+    def producer(self) -> StepwiseProducer:
         """The producer facet of this bench."""
         return self.ledger.producer()
 

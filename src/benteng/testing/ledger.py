@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from benteng.job import Job, Refs, new_job_id, operation_key, own_operation_key, sha256_hex
 from benteng.policy import LIMITS, Effect, KeyPath, Limits, Tier, TypePolicy
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer
+from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer
 from benteng.store.records import TypeRow
 from benteng.testing.clock import TestClock
 from benteng.testing.trap import Trap
@@ -35,7 +35,7 @@ class Ledger(Protocol):
         """The store's clock, the same for every connection, also in other processes."""
         ...
 
-    def producer(self) -> Producer:
+    def producer(self) -> StepwiseProducer:
         """Open the producer facet; every call has the same origin."""
         ...
 

@@ -18,7 +18,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer, Store
+from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer, Store
 from benteng.store.open import open_auditor, open_consumer, open_keeper, open_operator, open_producer
 from benteng.store.postgres import migrate, roles
 from benteng.testing.clock import TestClock
@@ -84,7 +84,7 @@ class PostgresLedger:
         """How another process opens this ledger."""
         return RECIPE, msgspec.json.encode(asdict(self.site)).decode()
 
-    def producer(self) -> Producer:
+    def producer(self) -> StepwiseProducer:
         """Open the producer facet."""
         return self._kept(open_producer(self.site.dsn("t_producer"), environment=self.site.environment))
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, Producer, Store
+from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer, Store
 from benteng.store.open import open_auditor, open_consumer, open_keeper, open_operator, open_producer
 from benteng.testing.clock import TestClock
 from benteng.testing.ledger import POOL
@@ -44,7 +44,7 @@ class SqliteLedger:
         """How another process opens this ledger."""
         return RECIPE, str(self.directory)
 
-    def producer(self) -> Producer:
+    def producer(self) -> StepwiseProducer:
         """Open the producer facet."""
         return self._kept(open_producer(self.dsn, environment=self.environment, clock=self.clock))
 

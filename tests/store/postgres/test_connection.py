@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import sys
 import threading
 from urllib.parse import urlsplit
 
@@ -18,6 +20,7 @@ from benteng.testing.bench import proof, records, settlement
 from benteng.testing.ledger import LOW, MEDIUM, POOL
 from tests.support.proxy import Proxy
 from tests.support.servers import address
+from tests.support.waiting import until
 
 END = """
 select pg_terminate_backend(pid, 5000)
@@ -349,3 +352,148 @@ def test_read_only_server_is_away_and_stores_nothing(ledger, bench, owner):
 
     assert [] == store.status([job.id])
     owner.execute(f"alter database {name} reset default_transaction_read_only".encode())
+
+
+# --- what is under way ----------------------------------------------------------------------------------------------
+
+
+def begun(bench, *jobs):
+    """Return the admission of jobs that the ledger has begun with."""
+    asked = bench.producer.admitting([Admission(job) for job in jobs])
+    asked.begin()
+    return asked
+
+
+def test_ledger_works_while_nobody_waits(bench):
+    """What was begun is committed without another word from its producer; the receipts are there for who asks later."""
+    job = bench.job()
+
+    asked = begun(bench, job)
+
+    until(lambda: bench.operator.show(job.id) is not None)
+    asked.wait()
+    assert [(Disposal.ADMITTED, job.id)] == [(each.disposal, each.job_id) for each in asked.receipts()]
+
+
+def test_calls_of_several_verbs_take_turns(bench):
+    """Each verb has a plan of its own from its second call on, whatever was called between."""
+    for _ in range(3):
+        job = bench.admitted()
+
+        assert [job.id] == [each.job_id for each in bench.producer.status([job.id])]
+        assert [job.id] == [each.job_id for each in bench.producer.cancel([job.id], "a turn")]
+
+
+def test_another_call_waits_for_the_one_under_way(bench):
+    """Calls of one connection happen one after the other, and each gets its own answer."""
+    first, second = bench.job(), bench.job()
+
+    asked = begun(bench, first)
+    found = bench.producer.status([first.id])
+    (receipt,) = bench.producer.admit([Admission(second)])
+    asked.wait()
+
+    assert [first.id] == [each.job_id for each in found]
+    assert [first.id, second.id] == [*(each.job_id for each in asked.receipts()), receipt.job_id]
+
+
+def test_session_that_ends_under_way_is_asked_again(bench, owner):
+    """The server ends the session before the answer is asked for: one job, one receipt that says admitted."""
+    job = bench.job()
+
+    asked = begun(bench, job)
+    end_sessions(owner, "producer")
+    asked.wait()
+
+    assert [(Disposal.ADMITTED, job.id)] == [(each.disposal, each.job_id) for each in asked.receipts()]
+    assert State.READY is bench.state(job.id)
+
+
+def test_error_of_what_is_under_way_belongs_to_it(bench, owner):
+    """A call that finds another one failed goes on, and who began that one hears of it."""
+    job = bench.job()
+    owner.execute("begin")
+    owner.execute("lock table benteng.control in exclusive mode")
+
+    asked = begun(bench, job)
+    found = bench.producer.status([job.id])
+    owner.execute("commit")
+
+    assert [] == found
+    with pytest.raises(Busy):
+        asked.wait()
+    assert bench.operator.show(job.id) is None
+
+
+def test_closing_waits_for_what_is_under_way(bench):
+    """Whoever closes does not take the answer from who waits for it."""
+    job = bench.job()
+
+    asked = begun(bench, job)
+    bench.producer.close()
+    asked.wait()
+
+    assert [job.id] == [each.job_id for each in asked.receipts()]
+
+
+def test_forked_child_does_not_take_the_answer(bench):
+    """What is under way at a fork is the parent's."""
+    job = bench.job()
+    asked = begun(bench, job)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            asked.wait()
+        except StoreError:
+            code = 7
+        os._exit(code)
+    _, status = os.waitpid(child, 0)
+
+    asked.wait()
+
+    assert 7 == os.waitstatus_to_exitcode(status)
+    assert [job.id] == [each.job_id for each in asked.receipts()]
+
+
+def test_interrupted_wait_leaves_a_usable_ledger(bench, owner):
+    """Ctrl-C while an answer is awaited: the statement is cancelled, and the next call works."""
+    job, other = bench.job(), bench.job()
+    owner.execute("begin")
+    owner.execute("lock table benteng.control in exclusive mode")
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(
+        target=lambda: (wait_for(owner, "benteng-producer"), signal.pthread_kill(main, signal.SIGINT))
+    ).start()
+
+    asked = begun(bench, job)
+    with pytest.raises(KeyboardInterrupt):
+        asked.wait()
+    signal.signal(signal.SIGINT, before)
+    owner.execute("commit")
+
+    with pytest.raises(StoreUnavailable, match="interrupted"):
+        asked.wait()
+    assert [other.id] == [each.job_id for each in bench.producer.admit([Admission(other)])]
+    assert bench.operator.show(job.id) is None
+
+
+def test_interrupted_sending_leaves_a_usable_ledger(bench):
+    """Ctrl-C when a statement was sent and nobody has noted it: the next call does not take its answer."""
+    job = bench.job()
+
+    def interrupt(frame, event, argument):
+        if frame.f_code.co_qualname == "Session.send" and event == "return":
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            begun(bench, job)
+    finally:
+        sys.settrace(before)
+
+    assert [] == bench.producer.cancel([bench.job().id], "a call that is not repeated")

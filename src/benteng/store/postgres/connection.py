@@ -13,14 +13,13 @@ import select
 import threading
 import time
 import weakref
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from math import ceil
 from typing import Any
 
 import psycopg
-from psycopg import sql
-from psycopg.adapt import PyFormat
 from psycopg.rows import dict_row
 
 from benteng.errors import BentengError, FacetError, PolicyError, StoreError, StoreUnavailable
@@ -78,6 +77,27 @@ class Place:
     patience_seconds: float | None = None
 
 
+INTERRUPTED = "the wait for the ledger's answer was interrupted: this may have been stored, or not. Ask again"
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a verb: what is asked, on which session it is under way, and what came of it.
+
+    repeatable  a second call after a lost answer changes nothing more
+    resumed     this is such a second call: the server may need a moment to be there again
+    durability  the class that the ledger must have, on the very connection that carries the call
+    """
+
+    verb: str
+    parameters: tuple[Param | None, ...]
+    repeatable: bool = False
+    resumed: bool = False
+    durability: Durability = Durability.D0
+    sent: Session | None = None
+    said: list[Row] | BentengError = field(default_factory=lambda: StoreUnavailable(INTERRUPTED))
+
+
 class Ledger:
     """The PostgreSQL store as one facet sees it. The facets' verbs are in the classes derived from this one."""
 
@@ -91,6 +111,7 @@ class Ledger:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._connection: Session | None = None
+        self._under_way: Call | None = None
         self._closed = False
         self._types = Types({})
         self._login = ""
@@ -113,6 +134,7 @@ class Ledger:
             self.abandon()
             return
         with self._lock:
+            self._finish()
             self._closed = True
             self._drop()
 
@@ -122,40 +144,59 @@ class Ledger:
             _ABANDONED.append(self._connection)
             self._connection = None
 
-    def call(
-        self,
-        verb: str,
-        *parameters: Param | None,
-        repeatable: bool = False,
-        resumed: bool = False,
-        durability: Durability = Durability.D0,
-    ) -> list[Row]:
-        """Call a verb and return its rows.
+    def call(self, verb: str, *parameters: Param | None, repeatable: bool = False, resumed: bool = False) -> list[Row]:
+        """Call a verb and return its rows; see `Call`."""
+        call = Call(verb, parameters, repeatable, resumed)
+        self.begin(call)
+        return self.end(call)
 
-        repeatable  a second call after a lost answer changes nothing more
-        resumed     this is such a second call: the server may need a moment to be there again
-        durability  the class that the ledger must have, on the very connection that carries the call
-        """
-        statement = _statement(verb, len(parameters))
+    def begin(self, call: Call) -> None:
+        """Hand a call to the server, and do not wait for its answer. The next call waits for it first."""
         with self._lock:
+            self._finish()
             self._until = time.monotonic() + self._patience_seconds
-            for left in range(TRIES - 1, -1, -1):
-                left *= time.monotonic() < self._until  # noqa: PLW2901 - out of time is out of tries
-                try:
-                    return self._ask(statement, parameters, durability)
-                except StoreUnavailable:
-                    if not left or not resumed:
-                        raise
-                except psycopg.errors.FeatureNotSupported as error:  # a verb was replaced: the plan of its call is void
-                    self._drop()
-                    if not left:
-                        raise faults.translated(error, waits=self.waits) from None
-                except psycopg.Error as error:
-                    lost = self._forget_lost(error)
-                    resumed = resumed or (lost and repeatable)
-                    if not left or not (error.sqlstate in faults.AGAIN or (lost and repeatable)):
-                        raise faults.translated(error, waits=self.waits) from None
-                time.sleep(secrets.randbelow(50) / 1_000 * 4 ** (TRIES - 1 - left))
+            with suppress(Exception):  # what could not be sent is sent when the answer is asked for, or raises there
+                call.sent = self._send(call)
+            self._under_way = call
+
+    def end(self, call: Call) -> list[Row]:
+        """Wait for the rows of a call that was begun."""
+        self._refuse_fork()
+        with self._lock:
+            if call is self._under_way:
+                self._finish()
+        if isinstance(call.said, Exception):
+            raise call.said
+        return call.said
+
+    def _finish(self) -> None:
+        """Wait for the end of the call that was begun last. An interruption leaves it unknown."""
+        call, self._under_way = self._under_way, None
+        if call is not None:
+            try:
+                call.said = self._tried(call)
+            except BentengError as error:
+                call.said = error
+
+    def _tried(self, call: Call) -> list[Row]:
+        resumed = call.resumed
+        for left in range(TRIES - 1, -1, -1):
+            left *= time.monotonic() < self._until  # noqa: PLW2901 - out of time is out of tries
+            try:
+                return self._ask(call)
+            except StoreUnavailable:
+                if not left or not resumed:
+                    raise
+            except psycopg.errors.FeatureNotSupported as error:  # a verb was replaced: the plan of its call is void
+                self._drop()
+                if not left:
+                    raise faults.translated(error, waits=self.waits) from None
+            except psycopg.Error as error:
+                lost = self._forget_lost(error)
+                resumed = resumed or (lost and call.repeatable)
+                if not left or not (error.sqlstate in faults.AGAIN or (lost and call.repeatable)):
+                    raise faults.translated(error, waits=self.waits) from None
+            time.sleep(secrets.randbelow(50) / 1_000 * 4 ** (TRIES - 1 - left))
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _forget_lost(self, error: psycopg.Error) -> bool:
@@ -165,19 +206,26 @@ class Ledger:
             self._drop()
         return lost
 
-    def _ask(self, statement: bytes, parameters: tuple[Param | None, ...], durability: Durability) -> list[Row]:
-        session = self._connected()
-        refuse_weaker(self.durability, durability)
-        session.until = self._until
-        with session.cursor(binary=True) as cursor:
-            return cursor.execute(statement, parameters).fetchall()
+    def _ask(self, call: Call) -> list[Row]:
+        session, call.sent = call.sent or self._send(call), None
+        return session.rows()
 
-    def _connected(self) -> Session:
+    def _send(self, call: Call) -> Session:
+        session = self._connected()
+        refuse_weaker(self.durability, call.durability)
+        session.until = self._until
+        session.send(_statement(call.verb, len(call.parameters)), call.parameters)
+        return session
+
+    def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
             raise StoreError("this ledger was opened before a fork. Open it again in the child")
+
+    def _connected(self) -> Session:
+        self._refuse_fork()
         if self._closed:
             raise StoreError("this ledger is closed. Open it again")
-        if self._connection is not None and _is_over(self._connection):
+        if self._connection is not None and (self._connection.is_busy or _is_over(self._connection)):
             self._drop()
         if self._connection is None:
             self._connection = self._open()
@@ -251,9 +299,9 @@ class Ledger:
 
 @cache
 def _statement(verb: str, count: int) -> bytes:
-    """Return the call of a verb with as many arguments, all binary."""
-    places = sql.SQL(", ").join([sql.Placeholder(format=PyFormat.BINARY)] * count)
-    return sql.SQL("select * from {}({})").format(sql.Identifier("benteng_v1", verb), places).as_bytes(None)
+    """Return the call of a verb with as many arguments."""
+    places = ", ".join(f"${number}" for number in range(1, count + 1))
+    return f"select * from benteng_v1.{verb}({places})".encode()  # noqa: S608 - the verb is a word of this package
 
 
 def _is_over(connection: Session) -> bool:

@@ -11,7 +11,8 @@ from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX
 from benteng.store.durability import Durability
 from benteng.store.postgres import rows, wire
-from benteng.store.postgres.connection import Ledger
+from benteng.store.postgres.connection import Call, Ledger
+from benteng.store.postgres.session import Row
 from benteng.store.postgres.wire import ENTRANCE, QUESTION, REFUSAL, TEXT
 from benteng.store.records import Admission, Cancelled, Disposal, Facet, Question, Receipt, Refusal, Status
 
@@ -28,16 +29,25 @@ class PostgresProducer(Ledger):
         return [rows.evidence(row) for row in self.call("evidence", asked, repeatable=True)]
 
     def admit(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> list[Receipt]:
-        """See Producer.admit. Repeated after a lost answer: a job that is there was admitted by the first try."""
+        """See Producer.admit."""
+        asked = self.admitting(admissions, refusals)
+        asked.begin()
+        asked.wait()
+        return asked.receipts()
+
+    def admitting(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> PostgresAdmitting:
+        """See Producer.admitting. Repeated after a lost answer: a job that is there was admitted by the first try."""
         within_batch(admissions)
         within_batch(refusals)
-        if not admissions and not refusals:
-            return []
+        return PostgresAdmitting(
+            self, admissions, self._admission(admissions, refusals) if admissions or refusals else None
+        )
+
+    def _admission(self, admissions: Sequence[Admission], refusals: Sequence[Refusal]) -> Call:
         jobs = self._types.many(ENTRANCE, map(wire.admission, admissions))
         refused = self._types.many(REFUSAL, map(wire.refusal, refusals))
         wanted = max((each.durability for each in admissions), default=Durability.D0)
-        found = self.call("admit", jobs, refused, repeatable=True, durability=wanted)
-        return [_own(rows.receipt(row), given) for row, given in zip(found, admissions, strict=True)]
+        return Call("admit", (jobs, refused), repeatable=True, durability=wanted)
 
     def status(self, job_ids: Sequence[str]) -> list[Status]:
         """See Producer.status."""
@@ -49,6 +59,30 @@ class PostgresProducer(Ledger):
         """See Producer.cancel."""
         within_batch(job_ids)
         return [rows.cancelled(row) for row in self.call("cancel", wire.ids(job_ids), TEXT(bounded(reason)))]
+
+
+class PostgresAdmitting:
+    """See store.contract.Admitting. Nothing to admit is no call."""
+
+    def __init__(self, ledger: Ledger, admissions: Sequence[Admission], call: Call | None) -> None:
+        self._ledger = ledger
+        self._admissions = admissions
+        self._call = call
+        self._rows: list[Row] = []
+
+    def begin(self) -> None:
+        """See Admitting.begin."""
+        if self._call is not None:
+            self._ledger.begin(self._call)
+
+    def wait(self) -> None:
+        """See Admitting.wait."""
+        if self._call is not None:
+            self._rows = self._ledger.end(self._call)
+
+    def receipts(self) -> list[Receipt]:
+        """See Admitting.receipts."""
+        return [_own(rows.receipt(row), given) for row, given in zip(self._rows, self._admissions, strict=True)]
 
 
 def within_batch(items: Sequence[object]) -> None:

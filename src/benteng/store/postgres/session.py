@@ -8,10 +8,16 @@ is true is found by asking again.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.adapt import Transformer
+from psycopg.generators import fetch_many, send
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
+
+from benteng.store.postgres.wire import Param
 
 Row = dict[str, Any]
 V = TypeVar("V")
@@ -23,6 +29,7 @@ class Session(psycopg.Connection[Row]):
     until = float("inf")
     listens = False
     _is_direct = False
+    _plans: dict[bytes, bytes]
     _topic = ""
     _told = False
 
@@ -32,7 +39,49 @@ class Session(psycopg.Connection[Row]):
         backend  the process that answers; a pooler gave us another number to cancel by
         """
         self._is_direct = backend == self.info.backend_pid
-        self.prepare_threshold = 1 if self._is_direct else None
+        self._plans = {}
+
+    def send(self, statement: bytes, parameters: Sequence[Param | None]) -> None:
+        """Hand a statement to the server, which begins with it; `rows` waits for what it answers."""
+        types = [each.oid if each else 0 for each in parameters]
+        values, formats = [each and each.data for each in parameters], [Format.BINARY] * len(parameters)
+        if name := self._plan(statement, types):
+            self.pgconn.send_query_prepared(name, values, formats, Format.BINARY)
+        else:
+            self.pgconn.send_query_params(statement, values, types, formats, Format.BINARY)
+        self.wait(send(self.pgconn))
+
+    def _plan(self, statement: bytes, types: Sequence[int]) -> bytes:
+        """Return the name of the server's plan of a statement, which is made when it comes a second time; else b""."""
+        name = self._plans.get(statement)
+        if name is None and self._is_direct:
+            self._plans[statement] = b""
+        if name == b"":
+            name = b"call_%d" % sum(map(bool, self._plans.values()))
+            self.pgconn.send_prepare(name, statement, types)
+            self.wait(send(self.pgconn))
+            self._checked(ExecStatus.COMMAND_OK)
+            self._plans[statement] = name
+        return name or b""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a statement has begun whose answer nobody took."""
+        return self.pgconn.transaction_status == TransactionStatus.ACTIVE
+
+    def rows(self) -> list[Row]:
+        """Wait for the answer to the statement that was sent. Raises psycopg.Error."""
+        result = self._checked(ExecStatus.TUPLES_OK)
+        names = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
+        loaders = Transformer(self)
+        loaders.set_pgresult(result)
+        return loaders.load_rows(0, result.ntuples, lambda values: dict(zip(names, values, strict=True)))
+
+    def _checked(self, wanted: ExecStatus) -> PGresult:
+        result = self.wait(fetch_many(self.pgconn))[-1]
+        if result.status != wanted:
+            raise psycopg.errors.error_from_result(result, encoding=self.info.encoding)
+        return result
 
     def listen(self, topic: str) -> None:
         """Hear what is told about a topic, unless a pooler stands between."""

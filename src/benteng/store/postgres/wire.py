@@ -14,8 +14,8 @@ from functools import lru_cache
 from operator import call
 from typing import Any, cast
 
-from psycopg.abc import AdaptContext, Buffer, DumperKey
-from psycopg.adapt import Dumper, Loader, PyFormat
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader
 from psycopg.pq import Format
 
 from benteng.job import Job
@@ -44,26 +44,6 @@ class Param:
     data: bytes
 
 
-class ParamDumper(Dumper):
-    """Hands a `Param` to the driver as it is."""
-
-    format = Format.BINARY
-
-    def get_key(self, obj: Param, format: PyFormat) -> DumperKey:  # noqa: A002, ARG002 - psycopg's signature
-        """Tell the driver that the type of a `Param` is in the value: any hashable serves as a key."""
-        return cast("DumperKey", (Param, obj.oid))
-
-    def upgrade(self, obj: Param, format: PyFormat) -> ParamDumper:  # noqa: A002, ARG002 - psycopg's signature
-        """Return a dumper for the type of the value."""
-        dumper = ParamDumper(Param, None)
-        dumper.oid = obj.oid
-        return dumper
-
-    def dump(self, obj: Param) -> bytes:
-        """Return the binary form."""
-        return obj.data
-
-
 class IdLoader(Loader):
     """Reads an id as its canonical text: what everybody here knows it by."""
 
@@ -76,8 +56,7 @@ class IdLoader(Loader):
 
 
 def register(context: AdaptContext) -> None:
-    """Teach a connection to send a `Param`, and to read ids."""
-    context.adapters.register_dumper(Param, ParamDumper)
+    """Teach a connection to read ids."""
     context.adapters.register_loader("uuid", IdLoader)
 
 

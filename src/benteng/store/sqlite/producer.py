@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from benteng.evidence import Evidence
 from benteng.lifecycle import QuarantineReason, State
@@ -48,6 +49,10 @@ class SqliteProducer(Ledger):
                 tx, [Entrance(each.job, tx.origin, each.entry, each.rule, each.reason) for each in admissions]
             )
 
+    def admitting(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> SqliteAdmitting:
+        """See Producer.admitting."""
+        return SqliteAdmitting(self, admissions, refusals)
+
     def status(self, job_ids: Sequence[str]) -> list[Status]:
         """See Producer.status."""
         within_batch(job_ids)
@@ -61,6 +66,25 @@ class SqliteProducer(Ledger):
         within_batch(job_ids)
         with self.writing() as tx:
             return cancel(tx, job_ids, reason)
+
+
+class SqliteAdmitting:
+    """See store.contract.Admitting. Nobody else would do the work: it is done when it is waited for."""
+
+    def __init__(self, producer: SqliteProducer, admissions: Sequence[Admission], refusals: Sequence[Refusal]) -> None:
+        self._work = partial(producer.admit, admissions, refusals)
+        self._receipts: list[Receipt] = []
+
+    def begin(self) -> None:
+        """See Admitting.begin."""
+
+    def wait(self) -> None:
+        """See Admitting.wait."""
+        self._receipts = self._work()
+
+    def receipts(self) -> list[Receipt]:
+        """See Admitting.receipts."""
+        return self._receipts
 
 
 def within_batch(items: Sequence[object]) -> None:
