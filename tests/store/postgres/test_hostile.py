@@ -11,7 +11,7 @@ from benteng.errors import BentengError, StoreError
 from benteng.lifecycle import State
 from benteng.store.postgres import wire
 from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, REFUSAL, SETTLEMENT, TEXT, UUID, Kind, Layout
-from benteng.store.records import Query
+from benteng.store.records import Admission, Query
 from benteng.testing.bench import proof, settlement
 from benteng.testing.ledger import ACCEPTS, LOW, PARENT
 
@@ -175,10 +175,17 @@ def test_batches_are_bounded_in_the_verb(bench, verb):
         store.call(verb, *parameters)
 
 
-def test_queue_depth_is_bounded(bench, owner):
+@pytest.fixture
+def shallow(owner):
+    """Let an origin have three active jobs, and no more."""
+    for name in ("full_origins", "depth_of"):
+        (text,) = owner.execute(f"select pg_get_functiondef('benteng.{name}'::regproc)".encode()).fetchone()
+        owner.execute(text.replace("100000", "3").encode())
+
+
+@pytest.mark.usefixtures("shallow")
+def test_queue_depth_is_bounded(bench):
     """An origin with too many waiting jobs is refused with S-depth; a duplicate still gets its receipt."""
-    (text,) = owner.execute("select pg_get_functiondef('benteng.full_origins'::regproc)").fetchone()
-    owner.execute(text.replace("100000", "3").encode())
     jobs = [bench.admitted(operation=str(number)) for number in range(3)]
 
     new, again = bench.admit(bench.job(), bench.job(LOW, operation="0"))
@@ -187,3 +194,47 @@ def test_queue_depth_is_bounded(bench, owner):
     assert ("S-depth", jobs[0].id, "S-depth") == (new.rule, again.job_id, alone.rule)
     bench.producer.cancel([jobs[2].id], "a reason")
     bench.admitted()
+
+
+@pytest.mark.usefixtures("shallow")
+def test_depth_counts_what_runs_and_what_is_held(bench):
+    """Active is whatever has not ended."""
+    bench.started()
+    bench.admitted(entry=State.HELD)
+    bench.admitted(available_at=bench.clock() + 60_000_000)
+
+    assert ["S-depth"] == [receipt.rule for receipt in bench.admit(bench.job())]
+
+
+@pytest.mark.usefixtures("shallow")
+def test_depth_counts_what_was_replayed(bench):
+    """A replay makes a job active without an admission: the next count comes so much earlier."""
+    apart = [bench.admitted(entry=State.QUARANTINED) for _ in range(3)]
+    bench.admitted()
+    for job in apart[:2]:
+        bench.replay(job)
+
+    assert ["S-depth"] == [receipt.rule for receipt in bench.admit(bench.job())]
+
+
+def test_depth_is_counted_when_it_may_be_reached(bench, owner):
+    """As long as no more numbers were drawn than an origin has room for nobody counts its jobs."""
+    bench.admitted()
+    first = owner.execute("select * from benteng.depth").fetchall()
+    for _ in range(3):
+        bench.admit(bench.job(), bench.job())
+
+    assert [(bench.producer.origin, 0, 0)] == first == owner.execute("select * from benteng.depth").fetchall()
+
+
+@pytest.mark.usefixtures("shallow")
+def test_a_count_makes_nobody_wait(ledger, bench):
+    """While one who counts is not committed another counts for itself."""
+    for _ in range(3):
+        bench.admitted(entry=State.QUARANTINED)
+    store = ledger.producer()
+    store._connected().autocommit = False
+    store.admit([Admission(bench.job())])
+
+    bench.admitted()
+    store._connected().rollback()

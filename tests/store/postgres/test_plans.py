@@ -18,6 +18,7 @@ import pytest
 
 from benteng.decide import Disposition
 from benteng.errors import StoreUnavailable
+from benteng.lifecycle import State
 from benteng.store.records import Query, Question
 from benteng.testing.bench import Bench, proof, settlement
 from benteng.testing.crowd import Crowd, fill
@@ -82,6 +83,9 @@ def place(postgres) -> Iterator[Place]:
     Bench(ledger).elsewhere.close()
     with superuser(ledger.site) as owner:
         fill(owner, CROWD)
+        Bench(ledger, types=()).admitted(
+            LOW, entry=State.QUARANTINED
+        )  # its origin has been counted: not again for long
         yield Place(ledger, owner)
     ledger.remove()
 
@@ -239,6 +243,13 @@ def test_the_keeper_looks_at_the_running_now_and_then(place, verb):
     looks = 3  # the rounds of `stage` take 7.7 s by the test's clock
 
     assert looks * CROWD.running + CALLS * (10 * JOBS + 1_000) >= place.read(verb)
+
+
+def test_an_origin_is_counted_by_its_own_entries(place):
+    """When it may be full: what it has waiting is read, and what runs, but not the whole queue."""
+    place.owner.execute("delete from benteng.depth")
+
+    assert CROWD.running + 20 * JOBS >= place.read(lambda bench: bench.admit(bench.job(LOW)))
 
 
 def test_the_log_is_followed_by_its_new_end(place):

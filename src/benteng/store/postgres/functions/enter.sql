@@ -4,7 +4,8 @@
 --           receipt (duplicate), or conflict if digest or origin differ; also when they race, and when the winner rolls back.
 --           A freed key is taken by a new row with the next epoch. One bad row never stops the batch. Whatever comes out is
 --           recorded. p_codes: null, or for successors why each may not enter at all.
--- Locks     new operation rows by key, new resource rows by key, new job rows, tallies. Takes no existing row.
+-- Locks     new operation rows by key, new resource rows by key, new job rows, tallies. Takes no existing row but
+--           depths, with skip locked.
 -- Order     judge; reserve (may wait for another open admission of the same key); when fewer were reserved than wanted, read
 --           the owners (a new snapshot that sees the winner), and try again what was freed between the two; then write.
 -- Arrays    what is known of each job stands in arrays by its position: a join of functions whose rows nobody can estimate
@@ -250,16 +251,53 @@ as $$
     from unnest(p_jobs) with ordinality i) i
 $$;
 
--- full_origins: the origins that have too many jobs waiting. Counts only when the span of all jobs allows so many.
+-- full_origins: the origins that have too many active jobs.
+--
+-- Promise   counted anew only when it may be so: since an origin was counted it has gained no more jobs than numbers of
+--           admission were drawn. What is refused for it was counted in this call.
+-- Locks     depths with skip locked: who counts at the same time writes down as much. Nobody waits, so no key is unique: of
+--           those who count an origin for the first time each may write a row, and each row is true.
 create or replace function benteng.full_origins(p_origins text[]) returns text[]
-language plpgsql stable
+language plpgsql
 as $$
+declare
+  v_near   text[] := array(
+    select u.origin
+    from (select distinct u.origin from unnest(p_origins) u (origin)) u
+    where not exists (
+      select from benteng.depth d
+      where d.origin = u.origin
+        and d.jobs + (select a.last_value from benteng.admission a) - d.seq < 100000));
+  v_full   text[] := '{}';
+  v_origin text;
+  v_seq    bigint;
+  v_jobs   bigint;
 begin
-  if (select coalesce(max(j.seq) - min(j.seq) + 1, 0) < 100000 from benteng.job j) then
-    return '{}';
-  end if;
-  return array(
-    select g.origin
-    from (select distinct u.origin from unnest(p_origins) u (origin)) g
-    where (select count(*) from (select from benteng.job j where j.origin = g.origin limit 100000) d) >= 100000);
+  foreach v_origin in array v_near loop
+    select a.last_value - 1 into v_seq from benteng.admission a;      -- a sequence that has drawn nothing yet says 1
+    v_jobs := benteng.depth_of(v_origin);
+    update benteng.depth d
+    set seq = v_seq,
+        jobs = v_jobs
+    where d.ctid = any (array(select x.ctid from benteng.depth x where x.origin = v_origin for update skip locked));
+    if not found and not exists (select from benteng.depth d where d.origin = v_origin) then
+      insert into benteng.depth (origin, seq, jobs) values (v_origin, v_seq, v_jobs);
+    end if;
+    if v_jobs >= 100000 then
+      v_full := v_full || v_origin;
+    end if;
+  end loop;
+  return v_full;
 end $$;
+
+-- depth_of: how many active jobs an origin has, up to the bound. Those that run are not in the index of those that wait, so
+-- that a start need not write it again; its condition is written as the index has it (008_depth.sql).
+create or replace function benteng.depth_of(p_origin text) returns bigint
+language sql stable
+as $$
+  select count(*)
+  from (
+    (select from benteng.job j where j.origin = p_origin and j.state || '' <> 'running' limit 100000)
+    union all
+    (select from benteng.job j where j.origin = p_origin and j.state = 'running' limit 100000)) n
+$$;

@@ -124,7 +124,8 @@ as $$
   left join lateral (
     select c.scope, c.name, c.mode, c.reason
     from benteng.control c
-    where c.mode <> 'open'
+    where (select exists (select from benteng.control x where x.mode <> 'open'))    -- asked once, and then mostly all
+      and c.mode <> 'open'
       and ((c.scope = 'type' and c.name = t.name)
         or (c.scope = 'pool' and c.name = t.pool)
         or (c.scope = 'origin' and c.name = p_origins[i.ordinality]))

@@ -78,6 +78,7 @@ begin
     benteng.moment(nullif((p_job).expires_at, 0)), v_row.starts, (p_job).generation, v_row.fence, v_row.origin, v_row.actor,
     (p_job).request_id, v_row.payload, v_row.payload_sha256, v_row.operation_key, (p_job).envelope, (p_job).policy_sha256,
     (p_job).artifacts, (p_job).targets, (p_job).resources, v_row.parent, (p_job).summary, v_row.admitted_at);
+  perform nextval('benteng.admission');                      -- the origin has one job more: see full_origins
   delete from benteng.quarantine q where q.id = v_row.id;
   perform benteng.note_apart(v_row, 'replayed', 'ready', v_reason, format('generation %s', (p_job).generation));
   if v_state <> 'ready' then                                 -- a second step of the life cycle, and so a record of its own
