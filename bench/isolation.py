@@ -2,7 +2,8 @@
 
 The kinds take turns in one run, from zygotes that have imported the same things; no store takes part. A job is a sha256
 and a file written. Prints medians in microseconds, jobs a second with two cells at a time, the ratios that the docs
-give, and the memory that a living HIGH cell shares with nobody, as the kernel counts it (smaps_rollup).
+give, and the memory that a living HIGH cell shares with nobody, as the kernel counts it (smaps_rollup). On a machine
+that has other work only the CPU time means something: of zygote and cells together, for each cell.
 
     .venv/bin/python bench/isolation.py --rounds 40 --exec /usr/bin/env
 """
@@ -12,7 +13,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import json
 import os
+import platform
+import resource
 import signal
 import socket
 import sqlite3
@@ -89,7 +93,7 @@ class Zygote:
 
     def _stream(self) -> bytes:
         """Have so many cells, a few at a time, and return how many there were in a second."""
-        started, left = time.perf_counter(), STREAM
+        started, spent, left = time.perf_counter(), cpu_seconds(), STREAM
         writer = os.open(os.devnull, os.O_WRONLY)
         for _ in range(ABREAST):
             self._fork(writer, 1)
@@ -101,7 +105,8 @@ class Zygote:
         for _ in range(ABREAST):
             os.wait()
         os.close(writer)
-        return f"{STREAM / (time.perf_counter() - started):.1f}".encode()
+        rate, cpu = STREAM / (time.perf_counter() - started), 1e6 * (cpu_seconds() - spent) / STREAM
+        return f"{rate:.1f} {cpu:.0f}".encode()
 
     def _fork(self, writer: int, jobs: int, *, stay: bool = False) -> int:
         pid = os.fork()
@@ -125,12 +130,12 @@ class Zygote:
             signal.pause()
         os._exit(0)
 
-    def ask(self, kind: bytes) -> tuple[float, float]:
-        """Return how long a whole cell took, and one job in it; microseconds."""
+    def ask(self, kind: bytes) -> list[float]:
+        """Return how long the answer took in microseconds, and what it is."""
         started = time.perf_counter()
         self.line.send(kind)
-        told = float(self.line.recv(32))
-        return 1e6 * (time.perf_counter() - started), told
+        told = [float(word) for word in self.line.recv(32).split()]
+        return [1e6 * (time.perf_counter() - started), *told]
 
     def private_kb(self) -> int:
         """Return what a living cell that has done a job shares with nobody, and end it; seen from outside."""
@@ -138,6 +143,12 @@ class Zygote:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
         os.kill(pid, signal.SIGKILL)
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def cpu_seconds() -> float:
+    """Return what this process and its ended children have used of a processor."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def walls_of(root: Path, listed: tuple[str, ...]) -> linux.Walls:
@@ -153,35 +164,52 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--exec", help="also measure a pool that lists this program")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="benteng-bench-") as home:
         (Path(home) / "cell").mkdir()
         zygotes = {"bare": Zygote(Path(home), walled=False), "walled": Zygote(Path(home), walled=True)}
         if options.exec:
             zygotes["with exec"] = Zygote(Path(home), walled=True, programs=(options.exec,))
-        measure(zygotes, options.rounds)
+        found = measure(zygotes, options.rounds)
         for zygote in zygotes.values():
             zygote.line.close()
+    if options.json:
+        machine = {"cpus": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()}
+        machine["kernel"] = platform.release()
+        options.json.write_text(json.dumps({"machine": machine, "rounds": options.rounds, **found}, indent=2) + "\n")
 
 
-def measure(zygotes: dict[str, Zygote], rounds: int) -> None:
-    """Have them take turns, and print what came out."""
-    taken: dict[str, dict[str, list[float]]] = {name: {"cell": [], "job": [], "rate": []} for name in zygotes}
+def measure(zygotes: dict[str, Zygote], rounds: int) -> dict[str, dict[str, float]]:
+    """Have them take turns, print what came out, and return it."""
+    taken: dict[str, dict[str, list[float]]] = {
+        name: {"cell": [], "job": [], "rate": [], "cpu": []} for name in zygotes
+    }
     for number in range(rounds):
         for name, zygote in zygotes.items():
             taken[name]["cell"].append(zygote.ask(b"h")[0])
             taken[name]["job"].append(zygote.ask(b"m")[1])
             if number % 8 == 0:
-                taken[name]["rate"].append(zygote.ask(b"s")[1])
+                _, rate, cpu = zygote.ask(b"s")
+                taken[name]["rate"].append(rate)
+                taken[name]["cpu"].append(cpu)
     middle = {name: {what: statistics.median(each) for what, each in found.items()} for name, found in taken.items()}
-    print(f"{'':10} {'HIGH cell, us':>14} {'MEDIUM job, us':>15} {f'HIGH/s at {ABREAST}':>12} {'private, MiB':>13}")
+    heads = ("HIGH cell, us", "its CPU, us", "MEDIUM job, us", f"HIGH/s at {ABREAST}", "private, MiB")
+    print(f"{'':10}", *(f"{head:>14}" for head in heads))
     for name, found in middle.items():
-        private = zygotes[name].private_kb() / 1024
-        print(f"{name:10} {found['cell']:14.0f} {found['job']:15.1f} {found['rate']:12.0f} {private:13.1f}")
-    bare = middle.pop("bare")
-    for name, found in middle.items():
-        ratios = [found["cell"] / bare["cell"], bare["rate"] / found["rate"], found["job"] / bare["job"]]
-        print(f"{name} / bare: HIGH {ratios[0]:.2f} alone, {ratios[1]:.2f} at {ABREAST}; MEDIUM {ratios[2]:.2f}")
+        private = found["private_mib"] = round(zygotes[name].private_kb() / 1024, 1)
+        print(
+            f"{name:10} {found['cell']:14.0f} {found['cpu']:14.0f} {found['job']:14.1f} {found['rate']:14.0f}"
+            f" {private:14.1f}"
+        )
+    bare = middle["bare"]
+    for name, found in list(middle.items())[1:]:
+        alone, abreast, cpu = (found[each] / bare[each] for each in ("cell", "rate", "cpu"))
+        print(
+            f"{name} / bare: HIGH {alone:.2f} alone, {1 / abreast:.2f} at {ABREAST}, {cpu:.2f} in CPU;"
+            f" MEDIUM {found['job'] / bare['job']:.2f}"
+        )
+    return middle
 
 
 if __name__ == "__main__":

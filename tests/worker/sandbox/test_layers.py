@@ -13,6 +13,7 @@ from benteng.worker import isolation
 from benteng.worker.isolation import Site
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import landlock, layers, observe, probe, roots, trial
+from benteng.worker.sandbox.landlock import Access, Grant
 from benteng.worker.sandbox.layers import LAYERS, Need, Seen
 
 ALL = frozenset(LAYERS)
@@ -138,6 +139,24 @@ def test_a_link_out_of_the_application_is_not_opened(tmp_path):
 def test_roots_are_said_once():
     """What does not exist, and what lies in another root, costs no cell anything."""
     assert ("/etc/ssl", "/usr") == roots.outermost(("/usr/lib", "/usr", "/etc/ssl", "/etc/ssl/certs", "/nowhere"))
+
+
+def test_few_grants_let_through_what_is_given_and_nothing_that_lies_apart(tmp_path):
+    """The widest directories around what may be read; none holds the other cells' scratch or the kernel's files."""
+    for name in ("work/app/code", "work/lib", "work/scratch/cell-1", "other/data/sub"):
+        (tmp_path / name).mkdir(parents=True)
+    read = [str(tmp_path / each) for each in ("work/app/code", "other/data/sub")] + ["/proc/self"]
+    listed = [str(tmp_path / each) for each in ("work", "work/lib")]
+
+    found = roots.coarse(read, listed, [str(tmp_path / "work/scratch"), "/proc"])
+
+    assert {
+        Grant(str(tmp_path / "work"), Access.LIST),
+        Grant(str(tmp_path / "work/app"), Access.READ),
+        Grant(str(tmp_path / "work/lib"), Access.READ),
+        Grant(str(tmp_path / "other"), Access.READ),
+        Grant(os.path.realpath("/proc/self"), Access.READ),
+    } == set(found)
 
 
 def test_only_sigsys_is_a_violation():
