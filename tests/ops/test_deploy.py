@@ -206,6 +206,7 @@ def test_the_containers_are_closed(tmp_path, monkeypatch):
     assert "networks: [patch-store]" in found["patch"]
     assert "networks: [keeper-store]" in found["keeper"]
     assert "USER 61002:61002" in files["Dockerfile"]
+    assert '--linger, "3600"]' in found["patch"]  # an engine starts again whatever the exit code is
 
 
 def test_a_broker_has_the_cells_container_and_what_it_needs_there(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ def process(project, *words):
     """A long-running command with its events as JSON lines; killed in the end if it has not ended."""
     started = subprocess.Popen(
         [sys.executable, "-m", "benteng.ops", *words, "--log", "json"],
+        bufsize=0,  # else a second line waits in the buffer, where select does not see it
         cwd=project.root,
         env=dict(os.environ),
         stdout=subprocess.DEVNULL,
@@ -76,6 +77,24 @@ def test_enqueue_worker_why_end_to_end(project, monkeypatch):
 def test_a_worker_needs_a_pool_that_has_types(project):
     """Exit 78 before anything starts."""
     assert 78 == project.run("worker", "--pool", "nothing").code
+
+
+def test_a_refused_worker_lingers_until_it_is_ended(project):
+    """Who starts whatever ends, at once, has no refused start in the log but one for each so long."""
+    with process(project, "worker", "--pool", "nothing", "--linger", "3600") as worker:
+        wait_for(worker, "refused")
+        assert worker.stderr is not None
+        assert b"it stays for 3600 s" in worker.stderr.readline()
+        assert not select.select([worker.stderr], [], [], 2)[0]  # it would be readable at its end
+
+        worker.send_signal(signal.SIGTERM)
+
+        assert 78 == worker.wait(60)
+
+
+def test_a_refused_worker_lingers_no_longer_than_it_is_told(project):
+    """Then it ends as refused."""
+    assert 78 == project.run("worker", "--pool", "nothing", "--linger", "0.01").code
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benteng.worker.launcher import REFUSED_SECONDS, pause_seconds
 from benteng.worker.sandbox import system
 from tests.worker.bed import wait_gone
 from tests.worker.estate import BROKER, HIGH, LOW, SUPERVISOR, Estate, descendants, status_of
@@ -253,6 +254,32 @@ def test_nothing_is_ready_when_a_pool_is_refused(own):
     notified.setblocking(False)
     assert b"STOPPING=1" == notified.recv(100)
     notified.close()
+
+
+def test_a_pool_that_is_refused_later_is_started_again_late(own):
+    """Its lock file changed meanwhile: half a minute at least, since each start is a record; the other pool works."""
+    command = own.command("supervise")
+    command.wait("ready", "pool=high")
+    command.wait("ready", "pool=low")
+    lock = own.root / "project" / "benteng.lock"
+    lock.write_text(lock.read_text().replace('"high"', '"other"'))
+
+    os.kill(int(command.wait("started", "pool=high")["supervisor"]), signal.SIGKILL)
+    command.wait("ended", "pool=high", "who=supervisor", "status=78")
+
+    assert float(command.wait("again", "pool=high", count=2)["seconds"]) >= REFUSED_SECONDS / 2
+    own.go()
+    assert "completed" == own.ended(own.enqueue("low.peek@1", "a"))["state"]
+    assert 0 == command.stop()
+
+
+@pytest.mark.parametrize(
+    "failures, refused, seconds",
+    [(0, False, 0), (1, False, 0.5), (3, False, 2), (20, False, 30), (0, True, 0), (1, True, 30), (9, True, 3600)],
+)
+def test_how_long_a_pool_waits(failures, refused, seconds):
+    """Longer each time; one that is refused much longer, and an hour in the end."""
+    assert seconds == pause_seconds(failures, refused=refused)
 
 
 def test_a_drain_lets_jobs_end_and_leaves_nothing(own):

@@ -34,6 +34,10 @@ HANDED_ON: Final = Capability.SYS_PTRACE
 
 RESTART_SECONDS: Final = 0.5
 RESTART_SECONDS_MAX: Final = 30.0
+REFUSED_SECONDS: Final = 30.0
+REFUSED_SECONDS_MAX: Final = 3600.0
+"""What is refused stays refused until somebody mends it, and each start of such a pool is written into the log."""
+
 SETTLED_SECONDS: Final = 60.0
 """A pool that was ready for so long has no failures any more."""
 
@@ -226,8 +230,7 @@ class Launcher:
         """All of a pool is gone: start it again, later each time; one that is refused at the very start ends us."""
         status = pair.supervisor.status if pair.supervisor is not None else None
         pair.failures = 0 if pair.ready and now - pair.since > SETTLED_SECONDS else pair.failures + 1
-        pause = min(RESTART_SECONDS * 2 ** min(pair.failures - 1, 16), RESTART_SECONDS_MAX) if pair.failures else 0.0
-        pair.again_at = now + pause * (0.5 + SystemRandom().random())
+        pair.again_at = now + pause_seconds(pair.failures, refused=status == REFUSED) * (0.5 + SystemRandom().random())
         pair.since, pair.ready = 0.0, False
         if self._obeyed:
             self._code = self._code or max(status or 0, 0)
@@ -277,6 +280,12 @@ class Launcher:
     def _pause_seconds(self, now: float) -> float:
         due = [pair.kill_at if pair.processes else pair.again_at for pair in self._pairs]
         return min(max(0.0, min(due) - now), 1.0)
+
+
+def pause_seconds(failures: int, *, refused: bool) -> float:
+    """Return how long a pool waits, about, before it is started again after so many failures in a row."""
+    first, most = (REFUSED_SECONDS, REFUSED_SECONDS_MAX) if refused else (RESTART_SECONDS, RESTART_SECONDS_MAX)
+    return min(first * 2 ** min(failures - 1, 16), most) if failures else 0.0
 
 
 def _become(side: Side) -> NoReturn:

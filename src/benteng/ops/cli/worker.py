@@ -7,6 +7,7 @@ What the code says about its types comes from a child without credential, and is
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from functools import partial
@@ -43,6 +44,14 @@ BROKER: Final = "fd:5"
 @click.option(
     "--give-up", "give_up_seconds", type=float, metavar="S", help="End with 75 when the store was away for S seconds."
 )
+@click.option(
+    "--linger",
+    "linger_seconds",
+    type=click.FloatRange(0, 86_400),
+    default=0.0,
+    metavar="S",
+    help="When refused (exit code 78), stay for S seconds: for who would start it again at once.",
+)
 @click.option("--supervised", is_flag=True, hidden=True, help="Started by `benteng supervise`, which passes two lines.")
 @log_option
 @click.pass_context
@@ -53,6 +62,7 @@ def command(
     concurrency: int | None,
     log: str,
     give_up_seconds: float | None,
+    linger_seconds: float,
     *,
     keeper: bool,
     supervised: bool,
@@ -70,7 +80,18 @@ def command(
     made = settings(config, app, locked, pool_of(config, pool, concurrency), keeper, give_up_seconds, log)
     broker = BROKER if supervised and config.pool(pool).egress else ""
     ready = partial(tell_ready, supervised=supervised)
-    ctx.exit(run_worker(replace(made, cell=elsewhere, broker=broker, ready=ready, rests=write_lines)))
+    code = run_worker(replace(made, cell=elsewhere, broker=broker, ready=ready, rests=write_lines))
+    if code == Exit.CONFIG and linger_seconds:
+        linger(linger_seconds)
+    ctx.exit(code)
+
+
+def linger(seconds: float) -> None:
+    """Wait so long, or for SIGTERM or SIGINT: each start that is refused is written into the log."""
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    say(f"refused: it stays for {seconds:g} s, or until it is ended, and does nothing")
+    signal.sigtimedwait(ends, seconds)
 
 
 def supervised() -> NoReturn:

@@ -54,7 +54,8 @@ services:
   {pool}:
     <<: *walls
     user: "{supervisor_uid}:{supervisor_gid}"
-    command: [benteng, worker, --pool, {pool}]
+    # What is refused stays refused until somebody mends it, and each start is written into the log: one an hour.
+    command: [benteng, worker, --pool, {pool}, --linger, "3600"]
     environment: {{PGPASSFILE: /run/secrets/{pool}_pgpass}}
     secrets: [{pool}_pgpass]
     networks: [{pool}-store]
