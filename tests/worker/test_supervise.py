@@ -322,5 +322,5 @@ def test_medium_cells_are_used_again_and_scratch_is_bounded_and_deleted(own):
     assert len(set(runs)) < 4
     assert "quarantined" == full["state"]
     assert 0 == command.stop()
+    assert not scratch.exists()
     assert not scratch.parent.exists()
-    assert not scratch.parents[1].exists()

@@ -233,7 +233,7 @@ def test_a_count_makes_nobody_wait(ledger, bench):
     for _ in range(3):
         bench.admitted(entry=State.QUARANTINED)
     store = ledger.producer()
-    store._connected().autocommit = False
+    store._connected().execute("begin")
     store.admit([Admission(bench.job())])
 
     bench.admitted()

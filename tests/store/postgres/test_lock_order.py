@@ -263,7 +263,7 @@ def test_reclaim_leaves_a_settlement_under_way_alone(ledger, bench):
     grant = bench.started()
     bench.advance(31)
     store = ledger.consumer()
-    store._connected().autocommit = False
+    store._connected().execute("begin")
     settled = store.settle([settlement(grant)])
 
     taken = bench.reclaim()
@@ -278,7 +278,7 @@ def test_duplicate_waits_for_an_open_admission(ledger, bench, owner, raw):
     """While the first of two is not committed the second waits, and then gets the first one's receipt."""
     first, second = bench.job(MEDIUM, operation="a"), bench.job(MEDIUM, operation="a")
     store = ledger.producer()
-    store._connected().autocommit = False
+    store._connected().execute("begin")
     store.admit([admission(first)])
 
     other = Waiter(lambda: bench.admit(second))
@@ -292,7 +292,7 @@ def test_duplicate_of_an_admission_that_rolled_back_enters(ledger, bench, owner)
     """When the winner rolls back, the one that waited is admitted."""
     first, second = bench.job(MEDIUM, operation="a"), bench.job(MEDIUM, operation="a")
     store = ledger.producer()
-    store._connected().autocommit = False
+    store._connected().execute("begin")
     store.admit([admission(first)])
 
     other = Waiter(lambda: bench.admit(second))
@@ -307,7 +307,7 @@ def test_batches_reserve_their_keys_in_one_order(ledger, bench, owner):
     """Whatever the order of a batch, its first key is reserved first: waiting for it, the batch holds no other."""
     early, late = sorted("ab", key=lambda name: bench.job(MEDIUM, operation=name).operation_key)
     store, other = ledger.producer(), ledger.producer()
-    store._connected().autocommit = False
+    store._connected().execute("begin")
     store.admit([admission(bench.job(MEDIUM, operation=early))])
 
     batch = Waiter(lambda: bench.admit(bench.job(MEDIUM, operation=late), bench.job(MEDIUM, operation=early)))
@@ -324,7 +324,7 @@ def test_key_that_is_freed_while_an_admission_waits_gets_the_next_epoch(ledger, 
     early, late = sorted("ab", key=lambda name: bench.job(MEDIUM, operation=name).operation_key)
     old = bench.admitted(MEDIUM, operation=late)
     store = ledger.producer()
-    store._connected().autocommit = False
+    store._connected().execute("begin")
     store.admit([admission(bench.job(MEDIUM, operation=early))])
 
     both = Waiter(lambda: bench.admit(bench.job(MEDIUM, operation=early), bench.job(MEDIUM, operation=late)))

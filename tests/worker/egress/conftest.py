@@ -57,7 +57,7 @@ class There:
     held = frozenset[Capability]()
 
     def __init__(self, ground):
-        self._python = environment(ground / "python")
+        self._python = environment(ground / "python", whole=True)
         self._sides = []
 
     def open(self, bed):
