@@ -33,7 +33,7 @@ PEERS: dict[str, tuple[dict[str, Any], int]] = {
     "benteng": (META, 200),
     "benteng_two": (META, 100),
     "benteng_medium": (META, 32),
-    "benteng_high": (META, 4),
+    "benteng_high": (META, 2),
     "benteng_sqlite": (SQLITE, 200),
     "benteng_sqlite_medium": (SQLITE, 32),
 }
