@@ -309,9 +309,12 @@ class Site:
         return len(self._told(prefix))
 
     def _told(self, prefix: str) -> list[str]:
+        self._take_effects()
+        return [line for line in self._effects.splitlines() if line.startswith(prefix)]
+
+    def _take_effects(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._effects += os.read(self._pipe, 1 << 16).decode()
-        return [line for line in self._effects.splitlines() if line.startswith(prefix)]
 
     def go(self) -> None:
         """Let every handler go on that waits or will wait for it."""
@@ -344,6 +347,8 @@ class Site:
         return "\n".join(["it never came true", repr(errors), *(p.text[-2000:] for p in self._listened())])
 
     def _pause(self) -> None:
+        """Wait a little, and make room in every pipe: a handler or worker that found one full would wait for us."""
+        self._take_effects()
         streams = [each.descriptor for each in self.processes if each.process.poll() is None]
         select.select(streams, [], [], 0.1)
         for _ in self._listened():
