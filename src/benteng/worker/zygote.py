@@ -246,13 +246,7 @@ class Zygote:
         if died or now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
             self._reap()
-            self._kill_orphans()
-
-    def _kill_orphans(self) -> None:
-        """Kill what was left to us: a process of a job whose own parent ended. Jobs start no daemons."""
-        for pid in system.children_of(os.getpid()):
-            if pid not in self._children:
-                os.kill(pid, signal.SIGKILL)
+            system.kill_strays(self._children)  # processes of jobs whose own parent ended: jobs start no daemons
 
     def _end_all(self) -> None:
         """Kill everything, several times over: each round may leave orphans to the next."""
