@@ -66,13 +66,13 @@ def sights(notice: Notice) -> list[Sight]:
 
 def is_refused(notice: Notice) -> bool:
     """Whether no setting of a pool could allow the call."""
-    return notice.call not in GRANTABLE or (notice.call == "clone" and bool(notice.asked.arguments[0] & CLONE_NEW))
+    return notice.call not in GRANTABLE or (notice.call == "clone" and bool(notice.arguments[0] & CLONE_NEW))
 
 
 def _process(notice: Notice) -> list[Sight]:
     if is_refused(notice):
         return [Sight(Kind.CALL, "clone")]
-    is_thread = notice.call == "clone" and bool(notice.asked.arguments[0] & CLONE_THREAD)
+    is_thread = notice.call == "clone" and bool(notice.arguments[0] & CLONE_THREAD)
     return [] if is_thread else [Sight(Kind.PROCESS, "start processes")]
 
 
@@ -95,21 +95,17 @@ def _flags(notice: Notice) -> int:
     """Return how a file is opened; a call that is no opening changes something."""
     if notice.call not in FLAGS_AT:
         return os.O_WRONLY
-    value = notice.asked.arguments[FLAGS_AT[notice.call]]
-    return (
-        struct.unpack("=Q", _memory(notice.asked.thread, value, 8))[0]
-        if notice.call == "openat2"
-        else value & 0xFFFF_FFFF
-    )
+    value = notice.arguments[FLAGS_AT[notice.call]]
+    return struct.unpack("=Q", _memory(notice.thread, value, 8))[0] if notice.call == "openat2" else value & 0xFFFF_FFFF
 
 
 def _path(notice: Notice, at: PathAt) -> str:
-    named = os.fsdecode(_text(notice.asked.thread, notice.asked.arguments[at.path]))
+    named = os.fsdecode(_text(notice.thread, notice.arguments[at.path]))
     if named.startswith("/"):
-        return named.replace("/proc/self/", f"/proc/{notice.asked.thread}/", 1)
-    directory = AT_FDCWD if at.directory is None else _signed(notice.asked.arguments[at.directory])
+        return named.replace("/proc/self/", f"/proc/{notice.thread}/", 1)
+    directory = AT_FDCWD if at.directory is None else _signed(notice.arguments[at.directory])
     link = "cwd" if directory == AT_FDCWD else f"fd/{directory}"
-    base = os.readlink(f"/proc/{notice.asked.thread}/{link}")  # noqa: PTH115 - what it says, not what it leads to
+    base = os.readlink(f"/proc/{notice.thread}/{link}")  # noqa: PTH115 - what it says, not what it leads to
     return os.path.join(base, named) if base.startswith("/") else ""  # noqa: PTH118 - of the caller's words
 
 
@@ -118,10 +114,10 @@ def _real(path: str) -> str:
 
 
 def _address(notice: Notice, pointer: int, size: int) -> list[Sight]:
-    if not notice.asked.arguments[pointer]:
+    if not notice.arguments[pointer]:
         return []
-    length = min(notice.asked.arguments[size] & 0xFFFF_FFFF, ADDRESS_BYTES_MAX)
-    where = peer(_memory(notice.asked.thread, notice.asked.arguments[pointer], length))
+    length = min(notice.arguments[size] & 0xFFFF_FFFF, ADDRESS_BYTES_MAX)
+    where = peer(_memory(notice.thread, notice.arguments[pointer], length))
     return [Sight(Kind.CONNECT, where)] if where else []
 
 

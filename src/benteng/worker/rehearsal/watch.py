@@ -81,6 +81,16 @@ class Notice:
     asked: Asked
     call: str
 
+    @property
+    def thread(self) -> int:
+        """Which thread it is."""
+        return self.asked.thread
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The call's six arguments."""
+        return self.asked.arguments
+
 
 def program(tier: Tier, arch: syscalls.Arch, *, own_uid: bool) -> bytes:
     """Return the filter: what a cell of the tier is refused, and what its pool decides over, is asked; LOW: the latter.
