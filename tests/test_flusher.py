@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,6 +12,7 @@ import pytest
 
 from benteng.errors import Busy, Refused, StoreError, StoreUnavailable
 from benteng.flusher import Flusher
+from tests.support.interrupts import interrupted_after
 from tests.support.waiting import until
 
 SECONDS_MAX = 30
@@ -237,19 +237,8 @@ def test_interrupted_leader_leaves_nobody_waiting(desk, threads):
 
 def test_interrupted_before_it_waits_it_leaves_nobody_waiting(flusher, desk):
     """Ctrl-C may come between joining and waiting: who would have led then does not lead for ever."""
-
-    def interrupt(frame, event, argument):
-        if frame.f_code.co_name == "_join" and event == "return":
-            raise KeyboardInterrupt
-        return interrupt
-
-    before = sys.gettrace()
-    sys.settrace(interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            flusher.call(1)
-    finally:
-        sys.settrace(before)
+    with interrupted_after("Flusher._join"):
+        flusher.call(1)
     desk.go.set()
 
     assert 4 == flusher.call(2)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import sys
 import threading
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from benteng.store.open import open_consumer, open_keeper, open_producer
 from benteng.store.records import Admission, Disposal
 from benteng.testing.bench import proof, records, settlement
 from benteng.testing.ledger import LOW, MEDIUM, POOL
+from tests.support.interrupts import interrupted_after
 from tests.support.proxy import Proxy
 from tests.support.servers import address
 from tests.support.waiting import until
@@ -482,18 +482,7 @@ def test_interrupted_wait_leaves_a_usable_ledger(bench, owner):
 def test_interrupted_sending_leaves_a_usable_ledger(bench):
     """Ctrl-C when a statement was sent and nobody has noted it: the next call does not take its answer."""
     job = bench.job()
-
-    def interrupt(frame, event, argument):
-        if frame.f_code.co_qualname == "Session.send" and event == "return":
-            raise KeyboardInterrupt
-        return interrupt
-
-    before = sys.gettrace()
-    sys.settrace(interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            begun(bench, job)
-    finally:
-        sys.settrace(before)
+    with interrupted_after("Session.send"):
+        begun(bench, job)
 
     assert [] == bench.producer.cancel([bench.job().id], "a call that is not repeated")
