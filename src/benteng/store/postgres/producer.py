@@ -36,7 +36,7 @@ class PostgresProducer(Ledger):
         return asked.receipts()
 
     def admitting(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> PostgresAdmitting:
-        """See Producer.admitting. Repeated after a lost answer: a job that is there was admitted by the first try."""
+        """See StepwiseProducer.admitting. Repeated after a lost answer: what is there then, the first try let in."""
         within_batch(admissions)
         within_batch(refusals)
         return PostgresAdmitting(

@@ -50,7 +50,7 @@ class SqliteProducer(Ledger):
             )
 
     def admitting(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> SqliteAdmitting:
-        """See Producer.admitting."""
+        """See StepwiseProducer.admitting."""
         return SqliteAdmitting(self, admissions, refusals)
 
     def status(self, job_ids: Sequence[str]) -> list[Status]:
