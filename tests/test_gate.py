@@ -7,14 +7,16 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 import pytest
+from msgspec import Meta
 
 from benteng import keyring
 from benteng.app import Benteng
 from benteng.clock import system_clock
 from benteng.contract import Artifact, Contract, Slug, Target
-from benteng.envelope import open_envelope
+from benteng.envelope import TREE_JOBS_MAX, open_envelope
 from benteng.errors import Busy, Conflict, KeyringError, PolicyError, QueueFull, Refused, StoreUnavailable
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
 from benteng.gate import PART_MAX, JobSpec
@@ -203,6 +205,50 @@ def test_one_refused_spec_does_not_stop_the_others(app, operator):
 
     assert [isinstance(answer, Refused) for answer in answers] == [False, True, False]
     assert len(everything(operator)) == 2
+
+
+class Fleet(Contract):
+    """A scan of many targets."""
+
+    targets: Annotated[list[Target], Meta(min_length=1, max_length=100)]
+
+
+@pytest.fixture
+def scan(app):
+    """Return specs of a MEDIUM type, which is signed since there is a key, by the numbers of their targets."""
+
+    @app.job("fleet.scan@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, operation=("targets",), resources=None)
+    def scan(payload: Fleet) -> None: ...
+
+    def specs(*counts):
+        return [
+            JobSpec("fleet.scan", {"targets": [f"web-{at}-{n}" for n in range(count)]}, "svc:deployer")
+            for at, count in enumerate(counts)
+        ]
+
+    return specs
+
+
+def test_jobs_of_one_call_share_their_signatures(app, scan, operator, tmp_path):
+    """One signature for each 64 of a commit, and each job's envelope is opened alone, to its own claims."""
+    answers = app.enqueue_many(scan(*[1] * (PART_MAX + 1)))
+    jobs = [operator.show(answer.job_id).job for answer in answers]
+    trust = keyring.load_trust(tmp_path / ".benteng" / "trust.toml")
+
+    claims = [open_envelope(job.envelope, trust, now_us=system_clock(), skew_us=0) for job in jobs]
+
+    assert [job.id for job in jobs] == [each.job_id for each in claims]
+    assert -(-PART_MAX // TREE_JOBS_MAX) + 1 == len({job.envelope[11:75] for job in jobs})
+
+
+def test_what_cannot_be_signed_is_refused_alone(app, scan, operator, dsn):
+    """More targets than an envelope takes: that job is refused by its rule, and those with it enter signed."""
+    first, refused, last = app.enqueue_many(scan(1, 65, 1))
+
+    assert isinstance(refused, Refused)
+    assert "E-body" == refused.rule
+    assert all(operator.show(each.job_id).job.envelope for each in (first, last))
+    assert b"E-body" in log(dsn)
 
 
 def greetings(count):

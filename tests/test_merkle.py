@@ -15,7 +15,10 @@ from benteng.merkle import (
     ProofError,
     consistency_proof,
     inclusion_proof,
+    inclusion_proofs,
     leaf_hash,
+    proof_length,
+    proved_root,
     root,
     verify_consistency,
     verify_inclusion,
@@ -121,6 +124,30 @@ def test_each_size_is_a_continuation_of_each_smaller_one():
     for new in range(65):
         for old in range(new + 1):
             verify_consistency(old, new, roots[old], roots[new], consistency_proof(LEAVES[:new], old))
+
+
+def test_all_proofs_at_once_are_those_one_by_one():
+    """For all sizes to 64: the same root, the same paths, each of the length that index and size demand."""
+    for size in range(1, 65):
+        alone = [inclusion_proof(LEAVES[:size], index) for index in range(size)]
+
+        assert (root(LEAVES[:size]), alone) == inclusion_proofs(LEAVES[:size])
+        assert [len(path) for path in alone] == [proof_length(index, size) for index in range(size)]
+
+
+def test_a_proof_leads_to_its_own_root_only():
+    """The root is what leaf, place, size and path give; another of any of them gives another root, or none."""
+    path = inclusion_proof(LEAVES[:7], 2)
+
+    assert root(LEAVES[:7]) == proved_root(LEAVES[2], 2, 7, path)
+    assert root(LEAVES[:7]) not in {
+        proved_root(LEAVES[3], 2, 7, path),
+        proved_root(LEAVES[2], 3, 7, path),
+        proved_root(LEAVES[2], 2, 7, (path[1], path[0], path[2])),
+    }
+    for wrong in ((2, 7, path[:-1]), (2, 7, (*path, path[0])), (6, 7, path), (7, 7, path), (-1, 7, path), (0, 0, ())):
+        with pytest.raises(ProofError, match="M-inclusion"):
+            proved_root(LEAVES[2], *wrong)
 
 
 @given(SIZES, st.data())

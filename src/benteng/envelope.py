@@ -1,17 +1,21 @@
 """Signed job envelopes: who can write to the store still cannot bring in, change or re-address a job of tier HIGH.
 
-An envelope is DSSE v1 in JSON (github.com/secure-systems-lab/dsse): the exact body bytes are signed, stored, checked,
-and parsed only after the signature holds. There is one way to write an envelope, so that no bit of it can change.
+Jobs that are signed together share one signature, over the root of a Merkle tree of their bodies; each envelope proves
+by itself that its body is in the tree. The exact body bytes are stored, proved, and parsed only after the signature
+holds. Every part of an envelope has one place and one length, so that no bit of it can change.
 Trust: nothing in the bytes. Not covered: deletion, delay and reordering by who can write to the store (audit, alarms).
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-from collections.abc import Iterable, Mapping
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated, NoReturn, TypedDict, Unpack, cast
 
@@ -20,12 +24,18 @@ import msgspec
 from benteng.clock import Instant
 from benteng.errors import EnvelopeError
 from benteng.keyring import Role, SigningKey, TrustedKey, TrustRoots
+from benteng.merkle import HASH_BYTES, inclusion_proofs, leaf_hash, proof_length, proved_root
 
-PAYLOAD_TYPE = "application/vnd.benteng.job+json"
+PAYLOAD_TYPE = "application/vnd.benteng.jobs"
+FORMAT = 1
 VERSION = 1
 ENVELOPE_BYTES_MAX = 16 * 1024
 SIGNATURE_BYTES = 64
-SIGNATURES_MAX = 16
+TREE_JOBS_MAX = 64
+"""Jobs by one signature. Twice as many would share it further, and put another 32 bytes into each row."""
+
+VERIFIED_MAX = 256
+"""Signatures that a process remembers as good: about 600 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +50,17 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         # In the order of the checks.
         "E-size": Rule("the envelope is empty or larger than 16 KiB"),
-        "E-format": Rule(
-            "the bytes are no DSSE envelope in JSON: cut off, another format, a field missing or mistyped"
-        ),
-        "E-duplicate": Rule("a field occurs twice"),
-        "E-extra": Rule("there is a field that does not belong there"),
-        "E-encoding": Rule("the envelope is not written in its one canonical form"),
-        "E-type": Rule("the payload type is not that of a job"),
-        "E-signatures": Rule("there is not exactly one signature"),
+        "E-format": Rule("the bytes are no envelope: another format, or cut off"),
+        "E-tree": Rule("there is no such place among jobs that are signed together"),
         "E-key": Rule("the signing key is not among the trust roots"),
         "E-role": Rule("the signing key may not sign jobs"),
         "E-revoked": Rule("the signing key is revoked"),
         "E-key-early": Rule("the signing key is not valid yet", suspicious=False),
         "E-key-late": Rule("the signing key is not valid any more", suspicious=False),
-        "E-signature": Rule("the signature does not hold for these bytes"),
+        "E-signature": Rule("the signature does not hold for a tree with this body in this place"),
         "E-body": Rule("the signed body has a field that is missing, mistyped or out of bounds"),
+        "E-extra": Rule("the signed body has a field that does not belong there"),
+        "E-duplicate": Rule("a field of the signed body occurs twice"),
         "E-version": Rule("the signed body is of a version that this code does not know", suspicious=False),
         "E-key-id": Rule("the signed body names another key than the one that signed it"),
         "E-origin": Rule("the signing key belongs to another origin than the body says"),
@@ -70,15 +76,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
-_KeyId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-_Uuid = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
 _Artifacts = Annotated[tuple[tuple[_Name, _Sha256], ...], msgspec.Meta(max_length=64)]
 _Names = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=64)]
 _Resources = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=16)]
 
 
-class JobClaims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobClaims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """What a producer signs about one job. Instants are microseconds since 1970, digests lower-case hex.
 
     key_id           the signing key, so that a signature cannot be given to another key
@@ -92,17 +96,17 @@ class JobClaims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """
 
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
-    key_id: _KeyId
-    job_id: _Uuid
+    key_id: str
+    job_id: str
     type: _Name
-    tier: Annotated[str, msgspec.Meta(pattern=r"\A(low|medium|high)\Z")]
+    tier: str
     origin: _Name
     actor: _Text
     request_id: _Text
-    operation_key: _Sha256
-    payload_sha256: _Sha256
-    schema_sha256: _Sha256
-    policy_sha256: _Sha256
+    operation_key: str
+    payload_sha256: str
+    schema_sha256: str
+    policy_sha256: str
     artifacts: _Artifacts
     targets: _Names
     resources: _Resources
@@ -139,14 +143,16 @@ _COLUMNS = tuple(Columns.__annotations__)
 _ABSENT = object()
 
 
-def seal(claims: JobClaims, key: SigningKey) -> bytes:
-    """Return the envelope to store. Raises EnvelopeError for claims that `open_envelope` would refuse by themselves."""
-    body = _body(claims)
-    _check_signer(_parse_body(body), key.key_id)
-    envelope = _Envelope(_text(body), PAYLOAD_TYPE, (_Signature(key.key_id, _text(key.sign(pae(PAYLOAD_TYPE, body)))),))
-    raw = msgspec.json.encode(envelope)
-    _check_size(raw)
-    return raw
+def seal(claims: Sequence[JobClaims], key: SigningKey) -> list[bytes | EnvelopeError]:
+    """Return the envelope to store for each of several jobs, in order, signed `TREE_JOBS_MAX` at a time.
+
+    Claims that `open_envelope` would refuse by themselves get the error in their place, and stop no other.
+    """
+    bodies = [_checked_body(each, key.key_id) for each in claims]
+    good = [body for body in bodies if isinstance(body, bytes)]
+    starts = range(0, len(good), TREE_JOBS_MAX)
+    sealed = iter([each for start in starts for each in _seal_tree(good[start : start + TREE_JOBS_MAX], key)])
+    return [next(sealed) if isinstance(body, bytes) else body for body in bodies]
 
 
 def open_envelope(raw: bytes, trust: TrustRoots, *, now_us: Instant, skew_us: Instant) -> JobClaims:
@@ -155,13 +161,10 @@ def open_envelope(raw: bytes, trust: TrustRoots, *, now_us: Instant, skew_us: In
     `skew_us` is how far the signer's clock may be ahead of `now_us`; nothing prolongs an expiry. The claims are true of
     *some* job: `match` them with the row they came with.
     """
-    _check_size(raw)
     envelope = _parse_envelope(raw)
-    signature = _only_signature(envelope)
-    key = _trusted(trust, signature.keyid, now_us, skew_us)
-    body = _bytes(envelope.payload)
-    _verify(key, _bytes(signature.sig), pae(envelope.payloadType, body))
-    claims = _parse_body(body)
+    key = _trusted(trust, envelope.key_id, now_us, skew_us)
+    _verify(key.public, envelope.signature, pae(PAYLOAD_TYPE, envelope.statement))
+    claims = _parse_body(envelope.body)
     _check_signer(claims, key.key_id)
     _check_origin(claims, key)
     _check_times(claims, now_us, skew_us)
@@ -183,94 +186,149 @@ def pae(payload_type: str, body: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(body), body)
 
 
-# ------------------------------------------------------------------------------------------------- before the signature
+# ------------------------------------------------------------------------------------------------------------ the tree
 
 
-class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    keyid: str
-    sig: str
+_HEAD = struct.Struct(">B8sBB64s")
+"""Format, key id, jobs in the tree, place in it from 0, signature. The audit path follows, then the body."""
+
+_SIGNED_HEAD = struct.Struct(">B8sB")
+"""What the signature covers of it; the root of the tree follows."""
+
+_BODY_BYTES_MAX = ENVELOPE_BYTES_MAX - _HEAD.size - HASH_BYTES * proof_length(0, TREE_JOBS_MAX)
+"""However many are signed with it: a job is not refused because of its neighbours."""
 
 
-class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    payload: str
-    payloadType: str  # noqa: N815 -- the DSSE specification's field name
-    signatures: Annotated[tuple[_Signature, ...], msgspec.Meta(max_length=SIGNATURES_MAX)]
+class _Envelope(msgspec.Struct, frozen=True, gc=False):
+    """An envelope in its parts; `statement` is what must have been signed if the body is in the tree."""
+
+    key_id: str
+    statement: bytes
+    signature: bytes
+    body: bytes
 
 
-def _check_size(raw: bytes) -> None:
-    if not 0 < len(raw) <= ENVELOPE_BYTES_MAX:
-        _refuse("E-size", fix="Refer to fewer artifacts, targets and resources")
+def _seal_tree(bodies: Sequence[bytes], key: SigningKey) -> list[bytes]:
+    root, proofs = inclusion_proofs([leaf_hash(body) for body in bodies])
+    key_id, jobs = bytes.fromhex(key.key_id), len(bodies)
+    signature = key.sign(pae(PAYLOAD_TYPE, _SIGNED_HEAD.pack(FORMAT, key_id, jobs) + root))
+    return [
+        b"".join((_HEAD.pack(FORMAT, key_id, jobs, place, signature), *proof, body))
+        for place, (proof, body) in enumerate(zip(proofs, bodies, strict=True))
+    ]
 
 
 def _parse_envelope(raw: bytes) -> _Envelope:
-    try:
-        envelope = msgspec.json.decode(raw, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        _refuse(_why_malformed(error, "E-format"))
-    if _written(envelope) != raw:
-        _refuse("E-duplicate" if _has_duplicates(raw) else "E-encoding")
-    return envelope
+    if not 0 < len(raw) <= ENVELOPE_BYTES_MAX:
+        _refuse("E-size", fix="Refer to fewer artifacts, targets and resources")
+    if raw[0] != FORMAT or len(raw) < _HEAD.size:
+        _refuse("E-format")
+    _, key_id, jobs, place, signature = _HEAD.unpack_from(raw)
+    if not place < jobs <= TREE_JOBS_MAX:
+        _refuse("E-tree")
+    end = _HEAD.size + HASH_BYTES * proof_length(place, jobs)
+    if len(raw) < end:
+        _refuse("E-format")
+    body = raw[end:]
+    proof = [raw[at : at + HASH_BYTES] for at in range(_HEAD.size, end, HASH_BYTES)]
+    root = proved_root(leaf_hash(body), place, jobs, proof)
+    return _Envelope(key_id.hex(), raw[: _SIGNED_HEAD.size] + root, signature, body)
 
 
-def _written(envelope: _Envelope) -> bytes:
-    """Return the one permitted spelling of an envelope: base64 has several texts for the same bytes, JSON too."""
-    signatures = tuple(_Signature(each.keyid, _text(_bytes(each.sig))) for each in envelope.signatures)
-    return msgspec.json.encode(_Envelope(_text(_bytes(envelope.payload)), envelope.payloadType, signatures))
-
-
-def _only_signature(envelope: _Envelope) -> _Signature:
-    if envelope.payloadType != PAYLOAD_TYPE:
-        _refuse("E-type", "payloadType")
-    if len(envelope.signatures) != 1:
-        _refuse("E-signatures", "signatures")
-    return envelope.signatures[0]
+# ----------------------------------------------------------------------------------------------------------- signatures
 
 
 def _trusted(trust: TrustRoots, key_id: str, now_us: Instant, skew_us: Instant) -> TrustedKey:
     key = trust.find(key_id)
     if key is None:
-        _refuse("E-key", "signatures.keyid", "Look at the key, then add it to trust.toml on this host")
+        _refuse("E-key", "key_id", "Look at the key, then add it to trust.toml on this host")
     if key.role is not Role.PRODUCER:
-        _refuse("E-role", "signatures.keyid", "Sign with the producer's key")
+        _refuse("E-role", "key_id", "Sign with the producer's key")
     if key.revoked:
-        _refuse("E-revoked", "signatures.keyid", "Sign with a key that is not revoked")
+        _refuse("E-revoked", "key_id", "Sign with a key that is not revoked")
     if now_us + skew_us < key.not_before:
-        _refuse("E-key-early", "signatures.keyid", "Compare the clocks, or wait")
+        _refuse("E-key-early", "key_id", "Compare the clocks, or wait")
     if now_us >= key.not_after:
-        _refuse("E-key-late", "signatures.keyid", "Sign with the new key; retire a key only after its last job expired")
+        _refuse("E-key-late", "key_id", "Sign with the new key; retire a key only after its last job expired")
     return key
 
 
-def _verify(key: TrustedKey, signature: bytes, message: bytes) -> None:
+@lru_cache(maxsize=VERIFIED_MAX)
+def _verify(public: bytes, signature: bytes, message: bytes) -> None:
+    """Refuse unless the signature is good. What is refused is not remembered, and nothing but these bytes decides.
+
+    Whether the key is trusted, for this and now, is asked each time.
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
-        Ed25519PublicKey.from_public_bytes(key.public).verify(signature, message)
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
-        _refuse("E-signature", "signatures.sig", "Do not run the job; find out who wrote to the store")
+        _refuse("E-signature", "signature", "Do not run the job; find out who wrote to the store")
 
 
-# -------------------------------------------------------------------------------------------------- after the signature
+# ------------------------------------------------------------------------------------------------------------- the body
+
+
+def _checked_body(claims: JobClaims, key_id: str) -> bytes | EnvelopeError:
+    """Return the body to sign, or why `open_envelope` would refuse it."""
+    try:
+        body = _body(claims)
+        _check_signer(_parse_body(body), key_id)
+    except EnvelopeError as error:
+        return error
+    return body
 
 
 def _body(claims: JobClaims) -> bytes:
     try:
-        return msgspec.json.encode(claims)
+        body = msgspec.json.encode(claims)
     except (TypeError, ValueError):  # a lone surrogate, a value of a foreign type
         _refuse("E-body")
+    if len(body) > _BODY_BYTES_MAX:
+        _refuse("E-size", fix="Refer to fewer artifacts, targets and resources")
+    return body
 
 
 def _parse_body(body: bytes) -> JobClaims:
     try:
-        if msgspec.json.decode(body, type=_Versioned).version != VERSION:
-            _refuse("E-version", "version", "Update this host, or sign with the version that it knows")
         claims = msgspec.json.decode(body, type=JobClaims)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        _refuse(_why_malformed(error, "E-body"), _field_of(error))
+        _refuse_body(body, error)
+    if not _SPELLED.fullmatch(" ".join(_spelled(claims))):
+        names = (name for name, spelling in _SPELLINGS.items() if not re.fullmatch(spelling, getattr(claims, name)))
+        _refuse("E-body", next(names))
     if msgspec.json.encode(claims) != body and _has_duplicates(body):
         _refuse("E-duplicate")
     return claims
+
+
+_DIGEST = "[0-9a-f]{64}"
+_SPELLINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "key_id": "[0-9a-f]{16}",
+        "job_id": "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+        "tier": "(?:low|medium|high)",
+        "operation_key": _DIGEST,
+        "payload_sha256": _DIGEST,
+        "schema_sha256": _DIGEST,
+        "policy_sha256": _DIGEST,
+    },
+)
+"""How the claims are written that are no free text."""
+
+_SPELLED = re.compile(" ".join(_SPELLINGS.values()))
+_spelled = attrgetter(*_SPELLINGS)
+"""All of them at once: as patterns of `JobClaims` they were two thirds of what a body costs to read."""
+
+
+def _refuse_body(body: bytes, error: Exception) -> NoReturn:
+    """Refuse a body that is not of `JobClaims`; of another version it need not be."""
+    with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+        if msgspec.json.decode(body, type=_Versioned).version != VERSION:
+            _refuse("E-version", "version", "Update this host, or sign with the version that it knows")
+    _refuse("E-extra" if "unknown field" in str(error) else "E-body", _field_of(error))
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -315,21 +373,6 @@ def _same(signed: object, stored: object) -> bool:
 def _frozen(value: object) -> object:
     """Return lists within lists as tuples."""
     return tuple(map(_frozen, cast("Iterable[object]", value))) if isinstance(value, list | tuple) else value
-
-
-def _text(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
-def _bytes(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
-        _refuse("E-encoding")
-
-
-def _why_malformed(error: Exception, otherwise: str) -> str:
-    return "E-extra" if "unknown field" in str(error) else otherwise
 
 
 def _field_of(error: Exception) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TypeVar, assert_never
 
 import msgspec
@@ -26,6 +27,7 @@ from benteng.errors import (
     BentengError,
     Conflict,
     DefinitionError,
+    EnvelopeError,
     KeyringError,
     PolicyError,
     QueueFull,
@@ -114,6 +116,14 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     draft: Draft | None
     facts: Mapping[str, object]
     refused: Refused | None
+
+
+class _Unsigned(msgspec.Struct, frozen=True, gc=False):
+    """An admission that is complete but for its signature, which it shares with those that are judged with it."""
+
+    admission: Admission
+    claims: JobClaims
+    key: SigningKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +299,11 @@ class Gate:
     def decide(self, prepared: Sequence[Prepared]) -> list[Admission | BentengError]:
         """Ask the ledger for evidence and judge; no spec's error stops another."""
         found = iter(self._evidence([each.draft for each in prepared if each.draft and not each.refused]))
-        return [each.refused or self._decide_one(each, next(found)) for each in prepared]
+        decided = [each.refused or self._decide_one(each, next(found)) for each in prepared]
+        signed = _signed([said for said in decided if isinstance(said, _Unsigned)])
+        return [next(signed) if isinstance(said, _Unsigned) else said for said in decided]
 
-    def _decide_one(self, prepared: Prepared, evidence: Evidence) -> Admission | BentengError:
+    def _decide_one(self, prepared: Prepared, evidence: Evidence) -> Admission | _Unsigned | BentengError:
         draft = prepared.draft
         if draft is None:
             raise AssertionError("unreachable: what was not refused has a draft")
@@ -307,11 +319,17 @@ class Gate:
 
     def _admission(
         self, draft: Draft, evidence: Evidence, entry: State = State.READY, rule: str = "", reason: str = ""
-    ) -> Admission | KeyringError:
+    ) -> Admission | _Unsigned | KeyringError:
+        """Give the job its times, by the store's clock, and find out who signs it, if anybody."""
+        policy, job = draft.policy, _timed(draft, evidence.now)
+        admission = Admission(job, entry, rule, reason, draft.durability)
+        if policy.tier is Tier.LOW and not policy.signed:
+            return admission
         try:
-            return Admission(self._finish(draft, evidence.now), entry, rule, reason, draft.durability)
+            key = self._key(policy)
         except KeyringError as error:
             return error
+        return admission if key is None else _Unsigned(admission, _claims(job, policy, key, evidence.now), key)
 
     def _store(
         self, prepared: Sequence[Prepared], decided: Sequence[Admission | BentengError]
@@ -346,14 +364,6 @@ class Gate:
         found = iter(self.producer.evidence([draft.question for draft in asked]) if asked else [])
         return [next(found) if draft.needs_evidence else UNASKED for draft in drafts]
 
-    def _finish(self, draft: Draft, now: Instant) -> Job:
-        """Give the job its times, by the store's clock, and its signature."""
-        policy, job = draft.policy, _timed(draft, now)
-        if policy.tier is Tier.LOW and not policy.signed:
-            return job
-        key = self._key(policy)
-        return job if key is None else replace(job, envelope=seal(_claims(job, policy, key, now), key))
-
     def _key(self, policy: TypePolicy) -> SigningKey | None:
         key = self.signing_key()
         if key is None and policy.signed:
@@ -372,6 +382,17 @@ def _timed(draft: Draft, now: Instant) -> Job:
         available_at=now + microseconds(delay) if delay else job.available_at,
         expires_at=now + microseconds(expires) if expires else 0,
     )
+
+
+def _signed(unsigned: Sequence[_Unsigned]) -> Iterator[Admission | Refused]:
+    """Sign all together, and answer each for itself: claims that nobody would open are refused."""
+    for key, each_of_it in groupby(unsigned, key=lambda each: each.key):
+        together = list(each_of_it)
+        for each, sealed in zip(together, seal([each.claims for each in together], key), strict=True):
+            if isinstance(sealed, EnvelopeError):
+                yield _refused(sealed)
+            else:
+                yield replace(each.admission, job=replace(each.admission.job, envelope=sealed))
 
 
 def load_facts(registry: Registry, job_type: JobType, value: object) -> dict[str, object]:

@@ -102,22 +102,47 @@ def consistency_proof(leaves: Sequence[bytes], old_size: int) -> tuple[bytes, ..
     return _subproof(leaves, old_size, whole=True) if old_size else ()
 
 
+def inclusion_proofs(leaves: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, ...]]]:
+    """Return the root of leaf hashes and the audit path of each (`inclusion_proof`); every node is hashed once."""
+    levels = [list(leaves)]
+    while len(levels[-1]) > 1:
+        levels.append(_paired(levels[-1]))
+    (root_hash,) = levels.pop()
+    proofs: list[tuple[bytes, ...]] = [()]
+    for level in reversed(levels):
+        last = len(level) - 1
+        proofs = [
+            (level[node ^ 1], *proofs[node >> 1]) if node != last or node & 1 else proofs[node >> 1]
+            for node in range(last + 1)
+        ]
+    return root_hash, proofs
+
+
+def proof_length(index: int, size: int) -> int:
+    """Return how many hashes the audit path of the leaf at `index` has in a tree of `size` leaves."""
+    inner = (index ^ (size - 1)).bit_length()
+    return inner + (index >> inner).bit_count()
+
+
+def proved_root(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> bytes:
+    """Return the root that the audit path leads to from the leaf hash at `index`. Raises ProofError for no such path.
+
+    Another leaf, place, size or path leads to another root: the caller compares it with one that it trusts.
+    """
+    if not 0 <= index < size or len(proof) != proof_length(index, size):
+        raise _unproved("M-inclusion")
+    inner = (index ^ (size - 1)).bit_length()
+    node = leaf
+    for level, sibling in enumerate(proof):
+        # Above the inner levels the path runs along the right edge of the tree, where all siblings are left ones.
+        is_right = level >= inner or index >> level & 1
+        node = node_hash(sibling, node) if is_right else node_hash(node, sibling)
+    return node
+
+
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root_hash: bytes) -> None:
     """Raise ProofError unless the leaf hash stands at `index` in the tree of that size and root (RFC 9162 2.1.3.2)."""
-    if not 0 <= index < size:
-        raise _unproved("M-inclusion")
-    node, last = index, size - 1
-    computed = leaf
-    for sibling in proof:
-        if last == 0:
-            raise _unproved("M-inclusion")
-        if node & 1 or node == last:
-            computed = node_hash(sibling, computed)
-            node, last = _up_to_right_child(node, last)
-        else:
-            computed = node_hash(computed, sibling)
-        node, last = node >> 1, last >> 1
-    if last or not hmac.compare_digest(computed, root_hash):
+    if not hmac.compare_digest(proved_root(leaf, index, size, proof), root_hash):
         raise _unproved("M-inclusion")
 
 
@@ -169,6 +194,12 @@ def _up_to_right_child(node: int, last: int) -> tuple[int, int]:
     while node and not node & 1:
         node, last = node >> 1, last >> 1
     return node, last
+
+
+def _paired(nodes: Sequence[bytes]) -> list[bytes]:
+    """Return the level above; a last node without a sibling climbs as it is."""
+    above = [node_hash(left, right) for left, right in zip(nodes[::2], nodes[1::2], strict=False)]
+    return [*above, nodes[-1]] if len(nodes) & 1 else above
 
 
 def _subproof(leaves: Sequence[bytes], old_size: int, *, whole: bool) -> tuple[bytes, ...]:

@@ -5,16 +5,21 @@ Not defended against him (DESIGN section 1): availability, order, attempt counts
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from benteng.decide import Disposition
 from benteng.errors import StoreDamaged
 from benteng.evidence import ControlMode
+from benteng.gate import JobSpec
+from benteng.keyring import TrustRoots
 from benteng.lifecycle import State
 from benteng.store.records import Admission
 from benteng.testing.bench import quarantine, records, settlement
 from benteng.testing.invariants import BrokenLedgerError, check_ledger
 from benteng.testing.ledger import LOW, MEDIUM
+from tests.guard_cases import payload
 
 FAR = 4_000_000_000_000_000
 
@@ -74,6 +79,32 @@ def test_envelope_of_another_job_does_not_help(site, by_hand):
     by_hand("update job set envelope = ? where id = ?", first.envelope, second.id)
 
     assert "E-mismatch" == site.rule()
+
+
+@pytest.mark.parametrize("rule, change", [("E-mismatch", dict), ("E-signature", lambda parts: parts | {"body": b"{}"})])
+def test_envelope_of_a_neighbour_does_not_help(site, by_hand, rule, change):
+    """Jobs that were signed together cannot change places, nor lend each other their path."""
+    specs = [JobSpec("high@1", payload(target), actor="svc:deployer") for target in ("web-1", "web-2")]
+    first, second = (site.bench.view(each.job_id).job for each in site.gate.enqueue_many(specs))
+    raw = first.envelope
+    parts = change({"head": raw[:107], "body": raw[107:]})
+    assert second.envelope[11:75] == raw[11:75]
+    by_hand("update job set envelope = ? where id = ?", b"".join(parts.values()), second.id)
+
+    rules = {grant.job.id: judged.verdict.rule for grant in site.claim() if (judged := site.judge.verdict(grant))}
+
+    assert {second.id: rule} == rules
+
+
+def test_retired_key_stops_a_job_without_an_alarm(site):
+    """An honest producer can be late: the job does not start, and nobody is accused."""
+    site.enqueue()
+    (grant,) = site.claim()
+    keys = {key.key_id: dataclasses.replace(key, not_after=grant.evidence.now) for key in site.judge.trust}
+
+    judged = dataclasses.replace(site.judge, trust=TrustRoots(keys)).verdict(grant)
+
+    assert ("E-key-late", False) == (judged.verdict.rule, judged.verdict.suspicious)
 
 
 def test_untouched_job_starts(site):

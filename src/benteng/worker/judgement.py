@@ -13,7 +13,7 @@ from random import Random
 
 from benteng.clock import Instant, microseconds
 from benteng.decide import Decision, decide
-from benteng.envelope import JobClaims, open_envelope
+from benteng.envelope import RULES, JobClaims, open_envelope
 from benteng.errors import EnvelopeError, RuleError
 from benteng.guard import SUPERVISOR, Case, Door, judge
 from benteng.guard.integrity import identity_of, refs_of
@@ -41,7 +41,7 @@ class Judge:
         try:
             verdict = self._verdict(grant)
         except EnvelopeError as error:
-            verdict = Refuse(error.rule, error.reason, error.fix, error.field, suspicious=error.rule != "E-expired")
+            verdict = Refuse(error.rule, error.reason, error.fix, error.field, suspicious=RULES[error.rule].suspicious)
         except Exception as error:  # noqa: BLE001 - an unexpected exception in a check means refuse
             verdict = Refuse("G-broken", f"the judgement failed ({type(error).__name__})", "report it")
         return None if isinstance(verdict, Admit) else Judged(verdict)
