@@ -84,7 +84,7 @@ TWINS = (
     Twin(
         "not-asked-again",
         "benteng/store/postgres/consumer.py",
-        (('self.call("settle", *asked, BOOL(True), *used)', 'self.call("settle", *asked, BOOL(False), *used)'),),
+        (('Call("settle", (*ended, BOOL(True), *used))', 'Call("settle", (*ended, BOOL(False), *used))'),),
         "lost_answer_of_settle",
         ANSWERS,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benteng.worker.backlog import GATHER_SECONDS, LINGER_SECONDS, SETTLE_MAX, Backlog
+from benteng.worker.backlog import GATHER_SECONDS, LINGER_SECONDS, SETTLE_MAX, Backlog, share
 
 NOW, NEVER = float("-inf"), float("inf")
 
@@ -53,3 +53,11 @@ def test_ended_attempts_wait_for_others_but_not_long(ended, flights, waiting, du
 def test_a_claim_goes_along_at_once_where_it_starts_something(ended, waiting, gathers):
     """A free cell is never left idle for the sake of a larger batch, and a first claim waits for nobody."""
     assert gathers is Backlog(ended, 4, 100.0, waiting).gathers
+
+
+@pytest.mark.parametrize(
+    "slots,jobs", [(1, 1), (10, 10), (31, 31), (32, 16), (201, 101), (1_000, SETTLE_MAX)], ids=lambda each: f"{each}"
+)
+def test_a_claim_leaves_half_of_many_slots_to_the_next(slots, jobs):
+    """While one half runs the ledger starts the other; with few slots a call costs more than that gains."""
+    assert jobs == share(slots)

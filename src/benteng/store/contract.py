@@ -185,6 +185,34 @@ class Consumer(Store, Protocol):
         ...
 
 
+class Turning(Protocol):
+    """One `turn` in steps: made, begun, awaited, taken. Whatever else is asked of its consumer waits for its end."""
+
+    def begin(self) -> None:
+        """Hand it to the ledger. Raises nothing of the store; `take` does."""
+        ...
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when the answer may have come, until `take`; -1: it is there already."""
+        ...
+
+    def has_come(self) -> bool:
+        """Take in what has come without waiting, and return whether `take` would not wait: also when that is futile."""
+        ...
+
+    def take(self) -> Turn:
+        """Wait for the answer, and return what `turn` returns. Raises as `turn`."""
+        ...
+
+
+class StepwiseConsumer(Consumer, Protocol):
+    """A consumer whose `turn` may be gone through step by step too: no verb more, and no right."""
+
+    def turning(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turning:
+        """As `turn`, step by step, for a worker that has something else to do while the ledger works."""
+        ...
+
+
 class Keeper(Store, Protocol):
     """What time does, and tightening."""
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from benteng.clock import Clock, system_clock
 from benteng.errors import PolicyError
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer
+from benteng.store.contract import Auditor, Keeper, Operator, StepwiseConsumer, StepwiseProducer
 from benteng.store.records import Symptom
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def open_consumer(
     environment: str = "dev",
     clock: Clock = system_clock,
     patience_seconds: float | None = None,
-) -> Consumer:
+) -> StepwiseConsumer:
     """Open the facet of one worker of one pool.
 
     patience_seconds  how long a ledger on another host may keep a call waiting; None: as long as its login may take

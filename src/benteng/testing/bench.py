@@ -18,7 +18,7 @@ from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.job import Grant, Job
 from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import TypePolicy
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer
+from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseConsumer, StepwiseProducer
 from benteng.store.records import (
     Admission,
     AuditRow,
@@ -54,12 +54,12 @@ class Bench:
         return self.ledger.producer()
 
     @cached_property
-    def consumer(self) -> Consumer:
+    def consumer(self) -> StepwiseConsumer:
         """The consumer facet of the pool `default`."""
         return self.ledger.consumer(POOL)
 
     @cached_property
-    def elsewhere(self) -> Consumer:
+    def elsewhere(self) -> StepwiseConsumer:
         """The consumer facet of the pool `other`."""
         return self.ledger.consumer(OTHER_POOL)
 

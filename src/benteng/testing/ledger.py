@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from benteng.job import Job, Refs, new_job_id, operation_key, own_operation_key, sha256_hex
 from benteng.policy import LIMITS, Effect, KeyPath, Limits, Tier, TypePolicy
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer
+from benteng.store.contract import Auditor, Keeper, Operator, StepwiseConsumer, StepwiseProducer
 from benteng.store.records import TypeRow
 from benteng.testing.clock import TestClock
 from benteng.testing.trap import Trap
@@ -39,7 +39,7 @@ class Ledger(Protocol):
         """Open the producer facet; every call has the same origin."""
         ...
 
-    def consumer(self, pool: str = POOL) -> Consumer:
+    def consumer(self, pool: str = POOL) -> StepwiseConsumer:
         """Open the consumer facet of one pool."""
         ...
 

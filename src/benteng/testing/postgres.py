@@ -18,7 +18,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer, Store
+from benteng.store.contract import Auditor, Keeper, Operator, StepwiseConsumer, StepwiseProducer, Store
 from benteng.store.open import open_auditor, open_consumer, open_keeper, open_operator, open_producer
 from benteng.store.postgres import migrate, roles
 from benteng.testing.clock import TestClock
@@ -88,7 +88,7 @@ class PostgresLedger:
         """Open the producer facet."""
         return self._kept(open_producer(self.site.dsn("t_producer"), environment=self.site.environment))
 
-    def consumer(self, pool: str = POOL) -> Consumer:
+    def consumer(self, pool: str = POOL) -> StepwiseConsumer:
         """Open the consumer facet of one pool."""
         login = next(each.name for each in LOGINS if each.pool == pool)
         return self._kept(open_consumer(self.site.dsn(login), pool, environment=self.site.environment))

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benteng.store.contract import Auditor, Consumer, Keeper, Operator, StepwiseProducer, Store
+from benteng.store.contract import Auditor, Keeper, Operator, StepwiseConsumer, StepwiseProducer, Store
 from benteng.store.open import open_auditor, open_consumer, open_keeper, open_operator, open_producer
 from benteng.testing.clock import TestClock
 from benteng.testing.ledger import POOL
@@ -48,7 +48,7 @@ class SqliteLedger:
         """Open the producer facet."""
         return self._kept(open_producer(self.dsn, environment=self.environment, clock=self.clock))
 
-    def consumer(self, pool: str = POOL) -> Consumer:
+    def consumer(self, pool: str = POOL) -> StepwiseConsumer:
         """Open the consumer facet of one pool."""
         return self._kept(open_consumer(self.dsn, pool, environment=self.environment, clock=self.clock))
 

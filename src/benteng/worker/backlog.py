@@ -12,6 +12,7 @@ from dataclasses import dataclass
 SETTLE_MAX = 256
 LINGER_SECONDS = 0.002
 GATHER_SECONDS = 0.1
+OVERLAP_SLOTS_MIN = 32
 """At most so long an ended attempt waits for others: where nothing needs a cell, and where claimed jobs do."""
 
 
@@ -43,3 +44,8 @@ class Backlog:
         if self.ended >= enough:
             return float("-inf")
         return self.since + (GATHER_SECONDS if self.waiting else LINGER_SECONDS)
+
+
+def share(slots: int) -> int:
+    """Return how many jobs one call may start: half of the slots where that pays, so that the other half can run."""
+    return min(SETTLE_MAX, slots if slots < OVERLAP_SLOTS_MIN else -(-slots // 2))

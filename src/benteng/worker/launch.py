@@ -20,7 +20,7 @@ from benteng.errors import BentengError, KeyringError, PolicyError, StoreError, 
 from benteng.keyring import TrustRoots, load_trust
 from benteng.policy import Tier, TypePolicy, missing_for
 from benteng.redact import clean_line
-from benteng.store.contract import Consumer
+from benteng.store.contract import StepwiseConsumer
 from benteng.store.open import credential_files, credential_words, is_postgres, open_consumer
 from benteng.store.records import WorkerFacts, WorkerRefusal
 from benteng.worker import isolation, posture
@@ -162,7 +162,7 @@ def _record(settings: WorkerSettings, refusal: WorkerRefusal, elsewhere: frozens
         settings.say("warning", rule="W-unrecorded", why=f"the log does not have it: {clean_line(str(error))}")
 
 
-def _consumer(settings: WorkerSettings) -> Consumer:
+def _consumer(settings: WorkerSettings) -> StepwiseConsumer:
     """Open the store. A call that is asked again after a lost answer must not outlive a third of a lease."""
     beat = min(policy.limits.lease_seconds for policy in settings.types.values()) / 3
     patience = max(PATIENCE_SECONDS_MIN, beat / 2)

@@ -1,8 +1,9 @@
 """The loop that holds the credential: claim, judge, hand out, keep the lease, settle, drain. No user code.
 
-One thread, one selector, blocking store calls (measured: reference/pipeline.md). An ended attempt is kept until the
-store has answered for it: while the store is away it asks again, with the very same settlement. A lease that cannot
-be prolonged ends its cell before it ends itself. Trust: nothing of a granted row, nothing that a cell says.
+One thread, one selector. While the ledger works on a turn it goes on with its cells; all other calls of the store
+block. An ended attempt is kept until the store has answered for it: while the store is away it asks again, with the
+very same settlement. A lease that cannot be prolonged ends its cell before it ends itself.
+Trust: nothing of a granted row, nothing that a cell says.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from benteng.errors import BentengError, StoreError, StoreUnavailable
 from benteng.job import Grant
 from benteng.policy import TypePolicy, differences
 from benteng.redact import clean_line
-from benteng.store.contract import BATCH_MAX, Consumer, Hints
+from benteng.store.contract import BATCH_MAX, Hints, StepwiseConsumer, Turning
 from benteng.store.records import Extension, Settled, Turn, WorkerFacts, WorkerRefusal
-from benteng.worker.backlog import SETTLE_MAX, Backlog
+from benteng.worker.backlog import SETTLE_MAX, Backlog, share
 from benteng.worker.budget import Budget
 from benteng.worker.flights import Flight, StopReason
 from benteng.worker.judgement import Judge, Settler
@@ -89,10 +90,26 @@ class Plan:
         return min(policy.limits.lease_seconds for policy in self.types.values()) / 3
 
 
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """The turn that the ledger works on.
+
+    batch     the attempts that it settles;  room: how many it may start
+    line      where its answer is heard; -1: the ledger works only while it is waited for
+    asked_at  when it began, or a little before
+    """
+
+    turning: Turning
+    batch: Sequence[Flight]
+    room: int
+    line: int
+    asked_at: float
+
+
 class Supervisor:
     """One pool of one host, until it is told to stop."""
 
-    def __init__(self, plan: Plan, store: Consumer, judge: Judge, settler: Settler, means: Means) -> None:
+    def __init__(self, plan: Plan, store: StepwiseConsumer, judge: Judge, settler: Settler, means: Means) -> None:
         self._plan = plan
         self._store = store
         self._judge = judge
@@ -104,6 +121,8 @@ class Supervisor:
         self._budget = Budget(plan.pool.starts_per_minute)
         self._flights: dict[int, Flight] = {}
         self._done: list[Flight] = []
+        self._under_way: UnderWay | None = None
+        self._share = share(plan.pool.concurrency)
         self._handle = 0
         self._accepts: tuple[str, ...] = ()
         self._signals = 0
@@ -121,7 +140,7 @@ class Supervisor:
         self._ask_at = 0.0
         self._hints: Hints | None = None
         self._pause = IDLE_SECONDS
-        self._hints_fd = -1
+        self._hints_fd = self._answer_fd = -1
         self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
@@ -159,13 +178,21 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------------------ store
 
     def _ask_store(self, now: float) -> bool:
-        """Do one thing with the store, if something is due and it may be asked; tell whether it was asked."""
+        """Do one thing with the store, if something is due and it may be asked; tell whether that changed anything.
+
+        While a turn is under way nothing else is: what is due then is so a moment later.
+        """
+        if self._under_way is not None:
+            return self._heed_answer(self._under_way, now)
         if now < self._ask_at:
             return False
         if self._flights and now >= self._beat_at:
             return self._extend(now)
         if not self._draining and self._accepts and now >= self._register_at:
             return self._register(now)
+        return self._turn_if_due(now)
+
+    def _turn_if_due(self, now: float) -> bool:
         if now >= self._look_at:
             self._hungry = True
         room = self._budget.left(now, self._room())
@@ -187,24 +214,43 @@ class Supervisor:
         ):
             return 0
         left = max(0, len(self._done) - SETTLE_MAX)
-        return min(SETTLE_MAX, self._plan.pool.concurrency - (len(self._flights) - len(self._done)) - left)
+        return min(self._share, self._plan.pool.concurrency - (len(self._flights) - len(self._done)) - left)
 
     def _turn(self, now: float, room: int) -> bool:
-        batch = self._done[:SETTLE_MAX]
-        settlements = [f.settlement for f in batch if f.settlement is not None]
-        asked_at = clock.boot_seconds()
-        accepts = [name for name in self._accepts if self._takes(self._plan.policies[name], now)]
-        answer = self._call(now, lambda: self._store.turn(settlements, room if accepts else 0, accepts))
-        if answer is None:
-            return True
-        del self._done[: len(batch)]
-        self._report(batch, answer.settled)
-        for flight in batch:
-            del self._flights[flight.handle]
+        """Begin a turn. What goes along is out of `_done` until the answer, and back in it when there is none."""
+        batch, self._done = self._done[:SETTLE_MAX], self._done[SETTLE_MAX:]
         self._done_at = now if self._done else float("inf")
-        if room:
-            self._note_appetite(now, len(answer.grants), room)
-        self._take(answer, asked_at)
+        settlements = [f.settlement for f in batch if f.settlement is not None]
+        accepts = [name for name in self._accepts if self._takes(self._plan.policies[name], now)]
+        turning = self._store.turning(settlements, room if accepts else 0, accepts)
+        asked_at = clock.boot_seconds()
+        turning.begin()
+        self._under_way = UnderWay(turning, batch, room, turning.fileno(), asked_at)
+        if len(self._flights) == len(batch):  # nothing to go on with meanwhile
+            return self._heed_answer(self._under_way, now)
+        self._await(self._under_way.line)
+        return True
+
+    def _heed_answer(self, asked: UnderWay, now: float) -> bool:
+        """Take the answer to the turn under way, if it has come; the next one begins before its jobs are looked at."""
+        if len(self._flights) > len(asked.batch) and not asked.turning.has_come():
+            return False
+        self._under_way = None
+        self._await(-1)
+        answer = self._call(now, asked.turning.take)
+        if answer is None:
+            self._done = [*asked.batch, *self._done]
+            self._done_at = now
+            return True
+        self._report(asked.batch, answer.settled)
+        for flight in asked.batch:
+            del self._flights[flight.handle]
+        if asked.room:
+            self._note_appetite(now, len(answer.grants), asked.room)
+        flights = self._board(answer, asked.asked_at)
+        if self._done:
+            self._ask_store(now)
+        self._take(flights, asked.asked_at)
         return True
 
     def _takes(self, policy: TypePolicy, now: float) -> bool:
@@ -224,27 +270,33 @@ class Supervisor:
         self._pause = min(idle, HINT_SECONDS_MIN if got else 2 * self._pause)
         self._look_at = now + self._pause * (0.75 + self._rng.random() / 2)
 
-    def _take(self, answer: Turn, asked_at: float) -> None:
-        self._budget.spend(len(answer.grants), clock.boot_seconds())
+    def _board(self, answer: Turn, asked_at: float) -> list[Flight]:
+        """Make flights of grants: from now on their leases are kept."""
         flights = [self._flight(grant, asked_at) for grant in answer.grants]
-        going = [flight for flight in flights if flight.outcome is None]
-        self._yard.enter(going, clock.boot_seconds())
         for flight in flights:
             self._flights[flight.handle] = flight
             self._lease_at = min(self._lease_at, flight.lease_until)
             self._say("claimed", job=flight.grant.job.id, type=flight.grant.job.type, fence=flight.grant.lease.fence)
+        self._budget.spend(len(flights), clock.boot_seconds())
+        return flights
+
+    def _take(self, flights: Sequence[Flight], asked_at: float) -> None:
+        for flight in flights:
+            flight.outcome = self._judge.verdict(flight.grant)
+            if flight.outcome is None:
+                self._plan.vault.equip(flight, asked_at)
+        going = [flight for flight in flights if flight.outcome is None]
+        self._yard.enter(going, clock.boot_seconds())
         self._settle_up([flight for flight in flights if flight.outcome is not None], asked_at)
-        if going:
+        if self._draining:
+            self._yard.withdraw_waiting()
+        elif going:
             self._yard.dispatch(clock.boot_seconds())
 
     def _flight(self, grant: Grant, asked_at: float) -> Flight:
         self._handle += 1
-        policy = self._plan.policies[grant.job.type]
-        flight = Flight(self._handle, grant, policy, lease_until=0.0)
+        flight = Flight(self._handle, grant, self._plan.policies[grant.job.type], lease_until=0.0)
         flight.prolong(asked_at, grant.lease.seconds)
-        flight.outcome = self._judge.verdict(grant)
-        if flight.outcome is None:
-            self._plan.vault.equip(flight, asked_at)
         return flight
 
     def _collect(self, now: float) -> None:
@@ -428,10 +480,22 @@ class Supervisor:
         if self._hints_fd >= 0:
             self._selector.register(self._hints_fd, selectors.EVENT_READ, self._hinted)
 
+    def _await(self, line: int) -> None:
+        """Be woken by the answer to a turn; -1: by none. Where hints are heard, it is heard too."""
+        self._tune()
+        if self._answer_fd >= 0:
+            self._selector.unregister(self._answer_fd)
+        self._answer_fd = -1 if line == self._hints_fd else line
+        if self._answer_fd >= 0:
+            self._selector.register(self._answer_fd, selectors.EVENT_READ, _nothing)
+
     def _hinted(self, mask: int, now: float) -> None:
-        """Look at once; but after a hint that nothing came of not for a while: anybody may send hints."""
+        """Look at once; but after a hint that nothing came of not for a while: anybody may send hints.
+
+        One that comes while a turn is under way is heeded behind its answer, which may not know of it.
+        """
         del mask
-        if self._hints is not None and self._hints.heard():
+        if self._under_way is None and self._hints is not None and self._hints.heard():
             self._by_hint = True
             self._look_at = min(self._look_at, max(now, self._missed_at + HINT_SECONDS_MIN))
 
@@ -446,6 +510,8 @@ class Supervisor:
             key.data(mask, clock.boot_seconds())
 
     def _store_wakes_at(self, now: float) -> float:
+        if self._under_way is not None:
+            return float("inf")  # the answer wakes us
         due = [self._backlog().due_at]
         if self._flights:
             due.append(self._beat_at)
@@ -497,6 +563,11 @@ class Supervisor:
             self._begin_drain(now, OK)
         if self._signals > 1:
             self._drain_until = min(self._drain_until, now)
+
+
+def _nothing(mask: int, now: float) -> None:
+    """Be woken, no more."""
+    del mask, now
 
 
 def _where(error: BaseException) -> str:

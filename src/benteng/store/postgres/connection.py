@@ -146,7 +146,10 @@ class Ledger:
 
     def call(self, verb: str, *parameters: Param | None, repeatable: bool = False, resumed: bool = False) -> list[Row]:
         """Call a verb and return its rows; see `Call`."""
-        call = Call(verb, parameters, repeatable, resumed)
+        return self.ask(Call(verb, parameters, repeatable, resumed))
+
+    def ask(self, call: Call) -> list[Row]:
+        """Begin a call and wait for its rows."""
         self.begin(call)
         return self.end(call)
 
@@ -168,6 +171,10 @@ class Ledger:
         if isinstance(call.said, Exception):
             raise call.said
         return call.said
+
+    def awaited(self, call: Call) -> Session | None:
+        """Return the session that an answer is still to come on; None when `end` would not wait, or ask anew."""
+        return call.sent if call is self._under_way else None
 
     def _finish(self) -> None:
         """Wait for the end of the call that was begun last. An interruption leaves it unknown."""

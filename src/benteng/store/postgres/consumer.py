@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -12,7 +12,7 @@ from benteng.errors import PolicyError
 from benteng.job import Grant
 from benteng.lifecycle import QuarantineReason, State
 from benteng.store.postgres import rows, wire
-from benteng.store.postgres.connection import Ledger, Place, Row
+from benteng.store.postgres.connection import Call, Ledger, Place, Row
 from benteng.store.postgres.faults import LostAnswerError
 from benteng.store.postgres.producer import bounded, within_batch
 from benteng.store.postgres.rows import UndecodableError
@@ -32,7 +32,6 @@ from benteng.store.records import (
 
 PROGRESS_BYTES_MAX = 4096
 REASON_BYTES_MAX = 512
-_FIRST, _AGAIN = map(BOOL, (False, True))
 
 
 class PostgresConsumer(Ledger):
@@ -73,10 +72,7 @@ class PostgresConsumer(Ledger):
 
     def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:
         """See Consumer.claim. Never repeated: leases of a claim whose answer was lost simply end."""
-        if n <= 0 or not accepts:
-            return []
-        found = self.call("claim", INT8(n), TEXT.many(accepts), TEXT(self._worker))
-        return [grant for row in found if (grant := self._grant(row)) is not None]
+        return list(self.turn((), n, accepts).grants)
 
     def extend(self, leases: Sequence[LeaseProof], progress: Sequence[str] = ()) -> list[Extension]:
         """See Consumer.extend."""
@@ -98,32 +94,25 @@ class PostgresConsumer(Ledger):
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See Consumer.settle. Repeated after a lost answer: fence and token tell what the first try has done."""
-        within_batch(settlements)
-        if not settlements:
-            return []
-        asked, used = self._ended(settlements), wire.used(settlements)
-        try:
-            found = self.call("settle", *asked, BOOL(False), *used)
-        except LostAnswerError:
-            found = self.call("settle", *asked, BOOL(True), *used)
-        return [rows.settled(row) for row in found]
+        return list(self.turn(settlements, 0, ()).settled)
 
     def turn(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turn:
         """See Consumer.turn. One transaction: its claim leaves alone what it would have to wait for."""
+        asked = self.turning(settlements, n, accepts)
+        asked.begin()
+        return asked.take()
+
+    def turning(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> PostgresTurning:
+        """See StepwiseConsumer.turning."""
         within_batch(settlements)
-        if not settlements or n <= 0 or not accepts:
-            return Turn(tuple(self.settle(settlements)), tuple(self.claim(n, accepts)))
-        used = wire.used(settlements)
-        asked = (*self._ended(settlements), INT8(n), TEXT.many(accepts), TEXT(self._worker), *used)
-        try:
-            found = self.call("turn", *asked)
-        except LostAnswerError:
-            # What it settled is found by asking again; the leases of what it may have claimed simply end.
-            again = self.call("settle", *self._ended(settlements), BOOL(True), *used)
-            return Turn(tuple(map(rows.settled, again)), ())
-        settled = tuple(rows.settled(rows.of_turn(row)) for row in found if row["settled_id"])
-        grants = [self._grant(row) for row in found if not row["settled_id"]]
-        return Turn(settled, tuple(grant for grant in grants if grant is not None))
+        claim = (INT8(n), TEXT.many(accepts), TEXT(self._worker)) if n > 0 and accepts else ()
+        if not settlements:
+            return PostgresTurning(self, Call("claim", claim) if claim else None, None)
+        ended, used = self._ended(settlements), wire.used(settlements)
+        again = Call("settle", (*ended, BOOL(True), *used))
+        if not claim:
+            return PostgresTurning(self, Call("settle", (*ended, BOOL(False), *used)), again)
+        return PostgresTurning(self, Call("turn", (*ended, *claim, *used)), again)
 
     def _ended(self, settlements: Sequence[Settlement]) -> tuple[Param, Param]:
         heirs = (
@@ -132,7 +121,7 @@ class PostgresConsumer(Ledger):
         ended = self._types.many(SETTLEMENT, map(wire.settlement, settlements))
         return ended, self._types.many(ENTRANCE, heirs)
 
-    def _grant(self, row: Row) -> Grant | None:
+    def granted(self, row: Row) -> Grant | None:
         """Return the grant; one that cannot be read is set apart alone, its attempt given back."""
         try:
             return rows.grant(row)
@@ -142,6 +131,63 @@ class PostgresConsumer(Ledger):
             reason = QuarantineReason.UNDECODABLE
             self.settle([Settlement(proof, Disposition.QUARANTINE, reason=reason, error=str(error), started=False)])
             return None
+
+
+class PostgresTurning:
+    """See store.contract.Turning. Nothing to settle and nothing to claim is no call.
+
+    again  what is asked when the answer is lost: how the settlements stand. Leases of what it may have started simply
+           end
+    """
+
+    def __init__(self, ledger: PostgresConsumer, call: Call | None, again: Call | None) -> None:
+        self._ledger = ledger
+        self._call = call
+        self._again = again
+
+    def begin(self) -> None:
+        """See Turning.begin."""
+        if self._call is not None:
+            self._ledger.begin(self._call)
+
+    def fileno(self) -> int:
+        """See Turning.fileno."""
+        session = self._session
+        return -1 if session is None or session.closed else session.fileno()
+
+    def has_come(self) -> bool:
+        """See Turning.has_come."""
+        session = self._session
+        return session is None or session.has_come()
+
+    def take(self) -> Turn:
+        """See Turning.take."""
+        if self._call is None:
+            return Turn((), ())
+        try:
+            return self._read(self._call, self._ledger.end(self._call))
+        except LostAnswerError:
+            if self._again is None:
+                raise
+            return self._read(self._again, self._ledger.ask(self._again))
+
+    @property
+    def _session(self) -> Session | None:
+        return None if self._call is None else self._ledger.awaited(self._call)
+
+    def _read(self, call: Call, found: list[Row]) -> Turn:
+        """Return the rows of the verb that was called as a turn."""
+        match call.verb:
+            case "claim":
+                return Turn((), self._granted(found))
+            case "settle":
+                return Turn(tuple(map(rows.settled, found)), ())
+            case _:
+                settled = tuple(rows.settled(rows.of_turn(row)) for row in found if row["settled_id"])
+                return Turn(settled, self._granted(row for row in found if not row["settled_id"]))
+
+    def _granted(self, found: Iterable[Row]) -> tuple[Grant, ...]:
+        return tuple(grant for row in found if (grant := self._ledger.granted(row)) is not None)
 
 
 def _extension(proof: LeaseProof, row: Row) -> Extension:

@@ -69,6 +69,16 @@ class Session(psycopg.Connection[Row]):
         """Whether a statement has begun whose answer nobody took."""
         return self.pgconn.transaction_status == TransactionStatus.ACTIVE
 
+    def has_come(self) -> bool:
+        """Take in what has come, and return whether `rows` would wait no more: for the answer, or for what is over."""
+        if self.closed or time.monotonic() >= self.until:
+            return True
+        try:
+            self.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return True
+        return not self.pgconn.is_busy()
+
     def rows(self) -> list[Row]:
         """Wait for the answer to the statement that was sent. Raises psycopg.Error."""
         result = self._checked(ExecStatus.TUPLES_OK)

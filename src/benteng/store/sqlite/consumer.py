@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 
 import msgspec
@@ -138,6 +139,10 @@ class SqliteConsumer(Ledger):
                 return Turn(tuple(settled), ())
             return Turn(tuple(settled), tuple(self._claim_apart(tx, n, accepts)))
 
+    def turning(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> SqliteTurning:
+        """See StepwiseConsumer.turning."""
+        return SqliteTurning(self, settlements, n, accepts)
+
     def _claim(self, tx: Tx, n: int, accepts: Sequence[str]) -> list[Grant]:
         claimant = Claimant(self.pool, self._worker, tuple(bounded(name) for name in accepts))
         return claim(tx, min(n, BATCH_MAX), claimant)
@@ -168,6 +173,30 @@ class SqliteConsumer(Ledger):
             },
         )
         return Extension(proof.job_id, lost=False, cancel=bool(row["cancel_asked"]), seconds=seconds)
+
+
+class SqliteTurning:
+    """See store.contract.Turning. Nobody else would do the work: it is done when its answer is taken."""
+
+    def __init__(
+        self, consumer: SqliteConsumer, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]
+    ) -> None:
+        self._work = partial(consumer.turn, settlements, n, accepts)
+
+    def begin(self) -> None:
+        """See Turning.begin."""
+
+    def fileno(self) -> int:
+        """See Turning.fileno."""
+        return -1
+
+    def has_come(self) -> bool:
+        """See Turning.has_come."""
+        return True
+
+    def take(self) -> Turn:
+        """See Turning.take."""
+        return self._work()
 
 
 def _facts(facts: WorkerFacts) -> dict[str, object]:

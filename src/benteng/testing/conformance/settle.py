@@ -481,3 +481,30 @@ class TurnPromises(Promises):
         bench.journal.grants(turn.grants)
 
         assert ([], 1) == (list(turn.settled), len(turn.grants))
+
+    def test_turn_in_steps(self, bench: Bench) -> None:
+        """Begun, looked at and taken it does what it does in one; what is asked meanwhile waits for its end."""
+        done, running = bench.admitted(), bench.admitted()
+        first, second = bench.claim(2)
+        waiter = bench.admitted()
+
+        asked = bench.consumer.turning([settlement(first)], 1, [LOW.name])
+        asked.begin()
+        (extension,) = bench.consumer.extend([proof(second)])
+        come = asked.has_come()
+        turn = asked.take()
+        bench.journal.settled(turn.settled)
+        bench.journal.grants(turn.grants)
+
+        assert {first.job.id, second.job.id} == {done.id, running.id}
+        assert (True, False) == (come, extension.lost)
+        assert [(first.job.id, State.COMPLETED)] == [(each.job_id, each.state) for each in turn.settled]
+        assert [waiter.id] == [each.job.id for each in turn.grants]
+
+    def test_turn_in_steps_with_nothing(self, bench: Bench) -> None:
+        """Nothing to settle and no slot free: there is nothing to wait for."""
+        asked = bench.consumer.turning([], 0, [LOW.name])
+        asked.begin()
+
+        assert (-1, True) == (asked.fileno(), asked.has_come())
+        assert ((), ()) == (asked.take().settled, asked.take().grants)

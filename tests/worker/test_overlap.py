@@ -1,0 +1,74 @@
+"""What a supervisor does while the ledger works on its turn: everything else. The ledger is held up by a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import pytest
+
+from benteng.gate import JobSpec
+from tests.support.site import Site
+from tests.worker.bed import APPS, field
+
+WAITS = "select 1 from pg_locks where not granted and relation = 'benteng.control'::regclass"
+
+
+@pytest.fixture
+def site(tmp_path, postgres, app_registry):
+    """A ledger with a worker that runs one job, so that it has something to go on with."""
+    made = Site(tmp_path, postgres, app_registry("overlap"), APPS / "overlap.py")
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def turn_under_way(site):
+    """Make a job ready that only a claim sees which the ledger keeps waiting; the way on is free behind the block."""
+    later = site.gate.enqueue(JobSpec("hold@1", {"name": "b"}, actor="svc:test", delay_seconds=3_600)).job_id
+    with site.superuser() as holder, holder.transaction():
+        holder.execute("lock table benteng.control in exclusive mode")
+        holder.execute("update benteng.job set state = 'ready', due_at = now() where id = %s", [later])
+        site.until(lambda: waiting(site))
+        yield later
+
+
+def waiting(site):
+    """Whether somebody waits for the lock."""
+    with site.superuser() as connection:
+        return connection.execute(WAITS).fetchone()
+
+
+def test_cells_are_heard_while_the_ledger_works(site):
+    """A cell that dies is known as dead although an answer of the ledger is still to come."""
+    worker = site.worker()
+    site.enqueue("hold@1", name="a")
+    cell = int(field(site.effect("hold a"), "pid"))
+
+    with turn_under_way(site):
+        os.kill(cell, signal.SIGKILL)
+        worker.wait("cell_died")
+
+        assert waiting(site)
+        assert not worker.all("store_away")
+
+    site.effect("hold b")
+
+
+def test_what_a_claim_brings_into_a_drain_is_handed_back(site):
+    """Told to end while it asks for more, a worker gives back what it gets then, unstarted and unspent."""
+    worker = site.worker()
+    running = site.enqueue("hold@1", name="a")
+    site.effect("hold a")
+
+    with turn_under_way(site) as late:
+        worker.process.send_signal(signal.SIGTERM)
+        worker.wait("draining")
+        site.go()
+
+    assert 0 == worker.stop()
+    view = site.show(late)
+    assert ("ready", 0, 1) == (view.state, view.attempts, view.handbacks)
+    assert "completed" == site.show(running).state
+    assert not site.count("hold b")
