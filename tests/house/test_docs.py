@@ -55,3 +55,13 @@ def test_every_link_between_pages_leads_somewhere():
 
     assert links
     assert [] == dead
+
+
+def test_every_decision_has_a_number_of_its_own():
+    """Two decisions of one day are told apart."""
+    pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    numbers = [page.name.split("-")[0] for page in pages]
+
+    assert numbers == [f"{number:04}" for number in range(len(pages))]
+    for page, number in zip(pages[1:], numbers[1:], strict=True):
+        assert page.read_text().startswith(f"# {number}. "), page.name
