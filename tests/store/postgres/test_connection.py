@@ -132,8 +132,7 @@ def test_isolation_above_read_committed_is_refused(ledger, bench, owner):
 
 def planned(store):
     """Return how many calls the store's session keeps a plan of."""
-    session = store._connected()
-    return session.execute("select count(*) as n from pg_prepared_statements", prepare=False).fetchone()["n"]
+    return store._connected().execute("select count(*) from pg_prepared_statements", prepare=False).fetchone()[0]
 
 
 def test_a_call_that_comes_again_is_planned_once(bench):
@@ -196,6 +195,28 @@ def test_admit_whose_session_is_ended_is_repeated(bench, owner):
     thread.join()
 
     assert [(Disposal.ADMITTED, job.id)] == [(each.disposal, each.job_id) for each in answers]
+
+
+def test_session_that_ends_while_it_is_awaited_says_why(bench, owner):
+    """The server's last words reach the caller; what it had asked may not be asked again, for nobody knows."""
+    job = bench.admitted()
+    owner.execute("begin")
+    owner.execute("select from benteng.job where id = %s for update", [job.id])
+    said = []
+
+    def cancel():
+        with pytest.raises(StoreUnavailable, match="AdminShutdown 57P01") as raised:
+            bench.producer.cancel([job.id], "no longer wanted")
+        said.append(raised)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    wait_for(owner, "benteng-producer")
+    end_sessions(owner, "producer")
+    thread.join()
+    owner.execute("commit")
+
+    assert 1 == len(said)
 
 
 def wait_for(owner, application):

@@ -14,6 +14,7 @@ from benteng.testing.ledger import LOW, MEDIUM
 from tests.support.proxy import DOWN, Proxy
 from tests.support.servers import PostgresServer
 from tests.support.site import STEPS, Site, by_tcp, registry_of
+from tests.support.waiting import until
 
 IDLE_SECONDS = 5.0
 CALLS = "select coalesce(sum(calls), 0)::int from pg_stat_user_functions where funcname = 'claim'"
@@ -77,6 +78,24 @@ def test_a_commit_that_rolls_back_tells_nobody(bench, listener, owner):
     owner.execute("rollback")
 
     assert [] == told(listener)
+
+
+@pytest.mark.parametrize("topic, heard", [("default", True), ("other", False)])
+def test_only_its_own_pool_makes_a_session_look(bench, owner, topic, heard):
+    """Also when the notification comes with an answer, and wakes no selector."""
+    hints = bench.consumer.hints
+    owner.execute("select pg_notify('benteng', %s)", [topic])
+    bench.claim()
+
+    assert (heard, False) == (hints.heard(), hints.heard())
+
+
+def test_the_end_of_a_session_makes_it_look(bench, owner):
+    """Looking opens another session; a worker that waited for a hint of the one that ended would hear none."""
+    hints = bench.consumer.hints
+    owner.execute("select pg_terminate_backend(%s, 5000)", [hints.info.backend_pid])
+
+    until(hints.heard)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import threading
 import time
 import weakref
@@ -20,7 +19,6 @@ from math import ceil
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 
 from benteng.errors import BentengError, FacetError, PolicyError, StoreError, StoreUnavailable
 from benteng.store.durability import Durability, refuse_weaker
@@ -38,7 +36,6 @@ CONNECT_SECONDS = 5
 PATIENCE_SECONDS = 5.0
 """How much longer than its login's statement_timeout a call is waited for: the server gives up first, and says so."""
 
-READS = 4
 SETTINGS: dict[str, Any] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -47,7 +44,7 @@ SETTINGS: dict[str, Any] = {
 }
 _ALIVE: weakref.WeakSet[Ledger] = weakref.WeakSet()
 _ABANDONED: list[object] = []
-_PROTOCOL = """
+_PROTOCOL = b"""
 select
   p.*,
   current_setting('fsync') as fsync,
@@ -56,7 +53,7 @@ select
   pg_backend_pid() as backend
 from benteng_v1.protocol() p
 """
-_TYPES = """
+_TYPES = b"""
 select t.typname, t.oid::bigint as oid, t.typarray::bigint as array
 from pg_catalog.pg_type t
 join pg_catalog.pg_namespace n on n.oid = t.typnamespace
@@ -232,7 +229,7 @@ class Ledger:
         self._refuse_fork()
         if self._closed:
             raise StoreError("this ledger is closed. Open it again")
-        if self._connection is not None and (self._connection.is_busy or _is_over(self._connection)):
+        if self._connection is not None and (self._connection.is_busy or self._connection.is_over):
             self._drop()
         if self._connection is None:
             self._connection = self._open()
@@ -250,7 +247,6 @@ class Ledger:
                 self.place.dsn,
                 autocommit=True,
                 prepare_threshold=None,  # until it is known that no pooler stands between
-                row_factory=dict_row,
                 application_name=f"benteng-{self.facet}",
                 connect_timeout=self._connect_seconds(),
                 **SETTINGS,
@@ -274,9 +270,10 @@ class Ledger:
     def _recognise(self, connection: Session) -> None:
         wire.register(connection)
         connection.until = self._until
-        row = connection.execute(_PROTOCOL).fetchone()
-        if row is None:
+        found = connection.ask(_PROTOCOL)
+        if not found:
             raise StoreError("the ledger has no installation row. Run: benteng migrate up")
+        row = found[0]
         if not row["oldest"] <= PROTOCOL <= row["newest"]:
             raise StoreError(
                 f"the ledger speaks protocol {row['oldest']} to {row['newest']}, this benteng {PROTOCOL}. "
@@ -295,8 +292,7 @@ class Ledger:
         connection.keep_plans(row["backend"])
         self._login = row["login"]
         self.durability = health.durability(row)
-        found = connection.execute(_TYPES).fetchall()
-        self._types = Types({each["typname"]: (each["oid"], each["array"]) for each in found})
+        self._types = Types({each["typname"]: (each["oid"], each["array"]) for each in connection.ask(_TYPES)})
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -309,20 +305,6 @@ def _statement(verb: str, count: int) -> bytes:
     """Return the call of a verb with as many arguments."""
     places = ", ".join(f"${number}" for number in range(1, count + 1))
     return f"select * from benteng_v1.{verb}({places})".encode()  # noqa: S608 - the verb is a word of this package
-
-
-def _is_over(connection: Session) -> bool:
-    """Return whether the server has ended a session that was idle: then nothing was asked, and nothing is unknown."""
-    if connection.closed:
-        return True
-    for _ in range(READS):  # its last words first, then the end of the stream
-        if not select.select([connection.fileno()], [], [], 0)[0]:
-            return False
-        try:
-            connection.pgconn.consume_input()
-        except psycopg.OperationalError:
-            return True
-    return True
 
 
 def _abandon_all() -> None:
