@@ -95,7 +95,12 @@ def bare(dsn: str, root: Path, slots: int, jobs: int) -> dict[str, float]:
             turn = consumer.turn(ended, min(slots, left), (TYPE,))
             left -= len(turn.settled)
             ended = [
-                Settlement(LeaseProof(g.job.id, g.lease.fence, g.lease.token), Disposition.COMPLETE, result=b"null")
+                Settlement(
+                    LeaseProof(g.job.id, g.lease.fence, g.lease.token),
+                    Disposition.COMPLETE,
+                    result=b"null",
+                    holds=False,
+                )
                 for g in turn.grants
             ]
         return watch.stop(jobs)

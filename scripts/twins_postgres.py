@@ -39,13 +39,37 @@ TWINS = (
     twin(
         "counts-forged",
         "settle.sql",
-        ((" or (s.disposition <> 'complete' and s.error like 'egress %')", ""),),
+        ((", s.disposition <> 'complete' and s.error like 'egress %') as used", ") as used"),),
         "counts_of_an_attempt",
     ),
     twin("counts-of-the-done-not-said", "complete.sql", (("coalesce(g.used, '')", "''"),), "with_the_network"),
     twin("counts-not-said", "move_jobs.sql", (("(p_moves, p_now, p_used);", "(p_moves, p_now);"),), "with_the_network"),
     twin("fence-not-compared", "settle.sql", (("      and j.fence = a.fence\n", ""),), "forged or mixed"),
     twin("token-not-compared", "settle.sql", (("      and j.token = a.token\n", ""),), "forged or old_fence"),
+    twin("plain-fence-not-compared", "complete.sql", (("      and j.fence = a.fence\n", ""),), "forged or old_fence"),
+    twin("plain-token-not-compared", "complete.sql", (("      and j.token = a.token\n", ""),), "forged or old_fence"),
+    twin("plain-pool-not-compared", "complete.sql", (("      and j.pool = p_me.pool\n", ""),), "forged"),
+    twin(
+        "plain-result-of-the-last",
+        "complete.sql",
+        (("      order by d.id, d.ord) a", "      order by d.id, d.ord desc) a"),),
+        "forged_proof_beside",
+    ),
+    twin(
+        "plain-unlooked", "complete.sql", (("      and (p_held or j.resources = '{}')\n", ""),), "wrong_about_resources"
+    ),
+    twin(
+        "plain-rest-is-stale",
+        "settle.sql",
+        (("  where not exists (select from unnest(v_ords) d (ord) where p_ids[d.ord] = u.id);", "  where false;"),),
+        "wrong_about_resources or stale",
+    ),
+    twin(
+        "plain-twice-is-stale",
+        "settle.sql",
+        (("  where not exists (select from unnest(v_ords) d (ord) where p_ids[d.ord] = u.id);", "  where true;"),),
+        "wrong_about_resources",
+    ),
     twin("extend-token", "extend.sql", (("      and j.token = a.token\n", ""),), "forged_proofs"),
     twin("extend-after-end", "extend.sql", (("      and j.lease_until > v_now\n", ""),), "after_the_lease_end"),
     twin(
@@ -91,7 +115,7 @@ TWINS = (
     twin(
         "stale-in-silence",
         "settle.sql",
-        (("  if coalesce(cardinality(v_ids), 0) < cardinality(p_settlements) then", "  if false then"),),
+        (("  if coalesce(cardinality(v_ids), 0) = cardinality(p_settlements) then", "  if not p_again then"),),
         "stale or settling_again",
     ),
     twin(
@@ -109,13 +133,13 @@ TWINS = (
     twin(
         "forgotten-never",
         "complete.sql",
-        (("  where d.until is not null\n", "  where false\n"),),
+        (("    where e.keep is not null\n", "    where false\n"),),
         "goes_after or goes_each",
     ),
     twin(
         "looked-at-too-late",
         "complete.sql",
-        (("least(g.result_until, g.keep_until)", "greatest(g.result_until, g.keep_until)"),),
+        (("least(g.result_keep, g.keep)", "greatest(g.result_keep, g.keep)"),),
         "goes_after or goes_each",
     ),
     twin(
@@ -252,6 +276,23 @@ TWINS = (
         "settle.sql",
         (("    order by s.id, s.ordinality\n  ), held", "    order by s.id desc, s.ordinality\n  ), held"),),
         "take_their_jobs",
+        ORDER,
+    ),
+    twin(
+        "plain-jobs-unsorted",
+        "complete.sql",
+        (("      order by d.id, d.ord) a", "      order by d.id desc, d.ord) a"),),
+        "take_their_jobs",
+        ORDER,
+    ),
+    twin(
+        "clock-before-the-wait",
+        "complete.sql",
+        (
+            ("  v_ords bigint[];\nbegin\n", "  v_ords bigint[];\n  v_now timestamptz := benteng.now();\nbegin\n"),
+            ("      benteng.now() as now", "      v_now as now"),
+        ),
+        "wait_for_its_job",
         ORDER,
     ),
     twin(

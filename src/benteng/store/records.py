@@ -181,6 +181,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     """How one attempt ended, as decided by the worker; see decide.Disposition. The store checks every bound again.
 
     connects, refused   what it did with the network of a pool with `egress`: for the audit alone
+    holds   the job has resources. Where a worker says that its jobs have none, the store need not look before it locks
+            them; what it finds counts
     """
 
     proof: LeaseProof
@@ -195,6 +197,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     alone: bool = False
     connects: int = 0
     refused: int = 0
+    holds: bool = True
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):

@@ -190,8 +190,10 @@ def proof(grant: Grant) -> LeaseProof:
 
 def settlement(grant: Grant, disposition: Disposition = Disposition.COMPLETE, **fields: Any) -> Settlement:
     """Return the settlement of a grant; completed with result null by default."""
-    result: dict[str, Any] = {"result": b"null"} if disposition is Disposition.COMPLETE else {}
-    return Settlement(proof(grant), disposition, **(result | fields))
+    usual: dict[str, Any] = {"holds": bool(grant.job.refs.resources)}
+    if disposition is Disposition.COMPLETE:
+        usual["result"] = b"null"
+    return Settlement(proof(grant), disposition, **(usual | fields))
 
 
 def quarantine(

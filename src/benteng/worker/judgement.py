@@ -123,4 +123,5 @@ def _settlement(flight: Flight, decision: Decision, successors: tuple[Job, ...])
         alone=decision.alone,
         connects=flight.connects,
         refused=flight.refused,
+        holds=bool(flight.grant.job.refs.resources),
     )

@@ -18,7 +18,7 @@ from benteng.errors import Busy
 from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.lifecycle import State
 from benteng.store.records import Admission, Disposal
-from benteng.testing.bench import settlement
+from benteng.testing.bench import records, settlement
 from benteng.testing.ledger import ACCEPTS, LOW, MEDIUM
 
 CLAIM = "select job_id::text, fence from benteng_v1.claim(%s, %s, 'raw')"
@@ -130,16 +130,30 @@ def test_job_that_expires_while_its_claim_waits_does_not_start(bench, owner, hel
     assert State.QUARANTINED is bench.state(job.id)
 
 
-def test_batches_take_their_jobs_in_one_order(bench, owner, held):
+@pytest.mark.parametrize("holds", [False, True])
+def test_batches_take_their_jobs_in_one_order(bench, owner, held, holds):
     """Whatever the order of a batch, its first job by id is locked first: waiting for it, the batch holds no other."""
     grants = sorted((bench.started() for _ in range(2)), key=lambda grant: grant.job.id)
     with held("select from benteng.job where id = %s for update", grants[0].job.id):
-        batch = Waiter(lambda: bench.settle(*map(settlement, reversed(grants))))
+        batch = Waiter(lambda: bench.settle(*(settlement(each, holds=holds) for each in reversed(grants))))
         wait_for(owner)
         free = owner.execute("select from benteng.job where id = %s for update nowait", [grants[1].job.id]).fetchall()
 
     assert 1 == len(free)
     assert 2 == len(batch.join())
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_an_attempt_ends_when_the_wait_for_its_job_is_over(bench, owner, held, holds):
+    """So that no record is older than one that it had to wait for."""
+    grant = bench.started()
+    with held("select from benteng.job where id = %s for update", grant.job.id):
+        end = Waiter(lambda: bench.settle(settlement(grant, holds=holds)))
+        wait_for(owner)
+        bench.advance(5)
+    assert 1 == len(end.join())
+
+    assert bench.clock() == bench.view(grant.job.id).finished_at == records(bench.audit())[-1]["at_us"]
 
 
 def test_batches_take_their_resources_in_one_order(bench, owner, held):

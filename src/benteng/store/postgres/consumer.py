@@ -108,7 +108,7 @@ class PostgresConsumer(Ledger):
         claim = (INT8(n), TEXT.many(accepts), TEXT(self._worker)) if n > 0 and accepts else ()
         if not settlements:
             return PostgresTurning(self, Call("claim", claim) if claim else None, None)
-        ended, used = self._ended(settlements), wire.used(settlements)
+        ended, used = self._ended(settlements), wire.used(settlements) + wire.plain(settlements)
         again = Call("settle", (*ended, BOOL(True), *used))
         if not claim:
             return PostgresTurning(self, Call("settle", (*ended, BOOL(False), *used)), again)
@@ -118,7 +118,8 @@ class PostgresConsumer(Ledger):
         heirs = (
             wire.entrance(job, State.READY, parent=each.proof.job_id) for each in settlements for job in each.successors
         )
-        ended = self._types.many(SETTLEMENT, map(wire.settlement, settlements))
+        rest = () if wire.is_plain(settlements) else settlements
+        ended = self._types.many(SETTLEMENT, map(wire.settlement, rest))
         return ended, self._types.many(ENTRANCE, heirs)
 
     def granted(self, row: Row) -> Grant | None:

@@ -18,6 +18,7 @@ from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 
+from benteng.decide import Disposition
 from benteng.job import Job
 from benteng.lifecycle import State
 from benteng.redact import clean_line
@@ -312,14 +313,35 @@ def settlement(given: Settlement) -> tuple[Any, ...]:
     )
 
 
-def used(given: Sequence[Settlement]) -> tuple[Param, Param]:
+def is_plain(given: Sequence[Settlement]) -> bool:
+    """Return whether all attempts complete and that is all: then they are told as arrays of what that takes."""
+    return all(each.disposition is Disposition.COMPLETE and not each.holds and not each.successors for each in given)
+
+
+def plain(given: Sequence[Settlement]) -> tuple[Param, ...]:
+    """Return attempts that complete as four arguments; empty ones when there is more to one of them."""
+    if not is_plain(given):
+        return _NOT_PLAIN
+    proofs = [each.proof for each in given]
+    return (
+        ids(proof.job_id for proof in proofs),
+        INT8.many(proof.fence for proof in proofs),
+        TEXT.many(proof.token for proof in proofs),
+        BYTEA.many(each.result for each in given),
+    )
+
+
+_NOT_PLAIN = (UUID.many(()), INT8.many(()), TEXT.many(()), BYTEA.many(()))
+
+
+def used(given: Sequence[Settlement]) -> tuple[Param, ...]:
     """Return what attempts did with the network as two arguments; empty ones when none did anything."""
     if not any(each.connects or each.refused for each in given):
-        return _NO_COUNTS, _NO_COUNTS
+        return _NO_COUNTS
     return INT8.many(each.connects for each in given), INT8.many(each.refused for each in given)
 
 
-_NO_COUNTS = INT8.many(())
+_NO_COUNTS = (INT8.many(()), INT8.many(()))
 
 
 def type_row(given: TypeRow) -> tuple[Any, ...]:

@@ -217,7 +217,8 @@ class SettlePromises(Promises):
         assert 0 < seconds <= 600.0
         assert asked != 300.0 or math.isclose(300.0, seconds)
 
-    def test_forged_settlements_change_nothing(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("holds", [False, True])
+    def test_forged_settlements_change_nothing(self, bench: Bench, *, holds: bool) -> None:
         """A wrong token, a wrong fence, another pool: not accepted, nothing happens (I4)."""
         grant = bench.started()
         forged = [
@@ -229,13 +230,13 @@ class SettlePromises(Promises):
         ]
         before = bench.view(grant.job.id)
 
-        answers = [bench.settle(replace(settlement(grant), proof=each)) for each in forged]
-        answers.append(bench.settle(settlement(grant), consumer=bench.elsewhere))
+        answers = [bench.settle(replace(settlement(grant, holds=holds), proof=each)) for each in forged]
+        answers.append(bench.settle(settlement(grant, holds=holds), consumer=bench.elsewhere))
 
         assert [[]] * 6 == answers
         after = bench.view(grant.job.id)
         assert dataclasses.replace(before, audit=()) == dataclasses.replace(after, audit=())
-        assert [grant.job.id] == [answer.job_id for answer in bench.settle(settlement(grant))]
+        assert [grant.job.id] == [answer.job_id for answer in bench.settle(settlement(grant, holds=holds))]
 
     def test_stale_settlement_is_recorded(self, bench: Bench) -> None:
         """A try with an old lease leaves one record about the job, and no transition."""
@@ -263,7 +264,8 @@ class SettlePromises(Promises):
             assert [] == bench.settle(settlement(old, disposition, reason=QuarantineReason.PERMANENT))
         assert [new.job.id] == [answer.job_id for answer in bench.settle(settlement(new))]
 
-    def test_old_fence_with_new_token_is_refused(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("holds", [False, True])
+    def test_old_fence_with_new_token_is_refused(self, bench: Bench, *, holds: bool) -> None:
         """Both are compared: neither the current token nor the current fence alone opens anything."""
         old = bench.started()
         bench.advance(31)
@@ -271,14 +273,15 @@ class SettlePromises(Promises):
         (new,) = bench.claim()
         mixed = [replace(proof(old), token=new.lease.token), replace(proof(new), token=old.lease.token)]
 
-        assert [[], []] == [bench.settle(replace(settlement(new), proof=each)) for each in mixed]
+        assert [[], []] == [bench.settle(replace(settlement(new, holds=holds), proof=each)) for each in mixed]
 
-    def test_repeated_settlement_changes_nothing(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("holds", [False, True])
+    def test_repeated_settlement_changes_nothing(self, bench: Bench, *, holds: bool) -> None:
         """The same settlement sent again, as after a lost answer, is not accepted twice."""
         grant = bench.started()
-        bench.settle(settlement(grant, result=b"1"))
+        bench.settle(settlement(grant, result=b"1", holds=holds))
 
-        assert [] == bench.settle(settlement(grant, result=b"2"))
+        assert [] == bench.settle(settlement(grant, result=b"2", holds=holds))
         assert b"1" == bench.view(grant.job.id).result
 
     def test_same_id_twice_in_a_batch_counts_once(self, bench: Bench) -> None:
@@ -290,17 +293,33 @@ class SettlePromises(Promises):
         assert [State.COMPLETED] == [answer.state for answer in answers]
         assert [State.COMPLETED] == [bench.state(grant.job.id)]
 
-    def test_forged_proof_beside_the_right_one_takes_nothing(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("holds", [False, True])
+    def test_forged_proof_beside_the_right_one_takes_nothing(self, bench: Bench, *, holds: bool) -> None:
         """In a batch too each proof is compared whole, and an attempt is ended by the first that proves it."""
         one, other = bench.started(), bench.started()
         forged = replace(proof(one), token="x" * len(one.lease.token))
-        batch = [replace(settlement(one), proof=forged), settlement(one, result=b"1"), settlement(other)]
+        batch = [settlement(one, result=b"1"), settlement(other), settlement(one, result=b"2")]
+        batch.insert(0, replace(batch[0], proof=forged))
 
-        answers = bench.settle(*batch, settlement(one, result=b"2"))
+        answers = bench.settle(*(replace(each, holds=holds) for each in batch))
 
         assert {one.job.id, other.job.id} == {answer.job_id for answer in answers}
         assert 2 == len(answers)
         assert b"1" == bench.view(one.job.id).result
+
+    def test_worker_that_is_wrong_about_resources_lets_them_go(self, bench: Bench) -> None:
+        """It says that its jobs have none: the one that has ends as all others do, and so do those beside it."""
+        one, other = bench.started(LOW), bench.started(MEDIUM, operation="a", resources=("host:a",))
+        waiting = bench.admitted(MEDIUM, operation="b", resources=("host:a",))
+        assert [] == bench.claim()
+        before = len(bench.audit())
+
+        batch = [settlement(each, holds=False) for each in (other, one, one)]
+        answers = bench.settle(*batch)
+
+        assert [other.job.id, one.job.id] == [answer.job_id for answer in answers]
+        assert ["completed", "completed", "woken"] == sorted(each["event"] for each in records(bench.audit()[before:]))
+        assert [waiting.id] == [grant.job.id for grant in bench.claim()]
 
     def test_stale_one_does_not_stop_the_batch(self, bench: Bench) -> None:
         """Around a settlement that was fenced off the others are accepted (I15)."""

@@ -6,12 +6,15 @@
 --           first counts. Successors: only types in the parent type's list, of at most its tier, by its actor; HIGH ones enter
 --           held. p_again: the answer of an earlier try was lost; what that try settled is answered again. p_connects and
 --           p_refused: what each attempt did with the network, for its record; text of a worker cannot pass for it.
+-- Plain     p_ids to p_results, and then no p_settlements: attempts that complete, without resources as far as the worker knows.
+--           They are not looked at before they are ended. What it was wrong about goes the way of all others.
 -- Locks     control in row share mode when there are successors; jobs by id, resources by key, operations; then what enter
 --           inserts; tallies.
 -- Order     1 jobs  2 resources  3 decide and move (sees the latest of both)  4 successors  5 wake, in a later snapshot  6 tallies
 create or replace function benteng_v1.settle(
   p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean,
-  p_connects bigint[] default '{}', p_refused bigint[] default '{}')
+  p_connects bigint[] default '{}', p_refused bigint[] default '{}',
+  p_ids uuid[] default '{}', p_fences bigint[] default '{}', p_tokens text[] default '{}', p_results bytea[] default '{}')
 returns setof benteng_v1.settled
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -24,10 +27,74 @@ begin
   if p_successors <> '{}' then
     lock table benteng.control in row share mode;
   end if;
-  return query select s.* from benteng.end_attempts(v_me, p_settlements, p_successors, p_again, p_connects, p_refused) s;
+  return query
+  select s.*
+  from benteng.end_attempts(
+    v_me, p_settlements, p_successors, p_again, p_connects, p_refused, p_ids, p_fences, p_tokens, p_results) s;
 end $$;
 
 create or replace function benteng.end_attempts(
+  p_me benteng.login, p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean,
+  p_connects bigint[], p_refused bigint[], p_ids uuid[], p_fences bigint[], p_tokens text[], p_results bytea[])
+returns setof benteng_v1.settled
+language plpgsql
+as $$
+declare
+  v_ords bigint[];                                           -- of those that were completed at once
+  v_rest benteng_v1.settlement[];
+  v_more bigint[];
+begin
+  if greatest(
+      cardinality(p_settlements), cardinality(p_ids), cardinality(p_connects), cardinality(p_refused),
+      cardinality(p_successors) / 10) > 1000 then
+    raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
+  end if;
+  if p_ids = '{}' then
+    return query select e.* from benteng.end_each(p_me, p_settlements, p_successors, p_again, p_connects, p_refused) e;
+    return;
+  end if;
+  v_ords := benteng.complete_jobs(
+    p_me, p_ids, p_fences, p_tokens, p_results,
+    case
+      when p_connects <> '{}' or p_refused <> '{}'
+        then array(select benteng.used(u.connects, u.refused) from unnest(p_connects, p_refused) u (connects, refused))
+    end, false);
+  if cardinality(v_ords) = cardinality(p_ids) then
+    return query select u.id, 'completed', null::text from unnest(p_ids) u (id);
+    return;
+  end if;
+  select
+    array_agg((u.id, u.fence, u.token, 'complete', 0, null, '', '', u.result, true, false)::benteng_v1.settlement order by u.ord),
+    array_agg(u.ord order by u.ord)
+  into v_rest, v_more
+  from unnest(p_ids, p_fences, p_tokens, p_results) with ordinality u (id, fence, token, result, ord)
+  where not exists (select from unnest(v_ords) d (ord) where p_ids[d.ord] = u.id);
+  return query
+  select r.job_id, r.state, r.reason
+  from (
+    select p_ids[d.ord] as job_id, 'completed' as state, null as reason
+    from unnest(v_ords) d (ord)
+    union all
+    select e.*
+    from benteng.end_each(
+      p_me, v_rest, '{}', p_again, array(select p_connects[m.ord] from unnest(v_more) m (ord)),
+      array(select p_refused[m.ord] from unnest(v_more) m (ord))) e) r
+  order by array_position(p_ids, r.job_id);
+end $$;
+
+-- used: what an attempt did with the network, as its record says it. Null: nothing, and no text of a worker claims that it did.
+create or replace function benteng.used(p_connects bigint, p_refused bigint, p_claimed boolean default false) returns text
+language sql immutable
+as $$
+  select case
+    when p_claimed or p_connects > 0 or p_refused > 0 then format(
+      'egress connects=%s refused=%s',
+      least(greatest(p_connects, 0), 1000000000), least(greatest(p_refused, 0), 1000000000))
+  end
+$$;
+
+-- end_each: attempts end, each in its way.
+create or replace function benteng.end_each(
   p_me benteng.login, p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean,
   p_connects bigint[], p_refused bigint[])
 returns setof benteng_v1.settled
@@ -42,7 +109,8 @@ declare
   v_held    text[];
   v_done    uuid[];                                          -- of those that complete
   v_places  bigint[];
-  v_rows    tid[];
+  v_fences  bigint[];
+  v_tokens  text[];
   v_results bytea[];
   v_used    text[];
   v_rest    benteng_v1.settlement[];                         -- of those that do not
@@ -54,27 +122,18 @@ declare
   v_owners  text[];
   v_codes   text[];
 begin
-  if cardinality(p_settlements) > 1000 or cardinality(p_successors) > 10000
-      or cardinality(p_connects) > 1000 or cardinality(p_refused) > 1000 then
-    raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
-  end if;
   with asked as (
     select
       s.id, s.fence, s.token, s.ordinality as ord, s.result, coalesce(s.disposition = 'complete', false) as completes,
-      case when u.connects + u.refused > 0 or (s.disposition <> 'complete' and s.error like 'egress %') then
-        format('egress connects=%s refused=%s', u.connects, u.refused)
-      end as used
+      benteng.used(
+        p_connects[s.ordinality], p_refused[s.ordinality], s.disposition <> 'complete' and s.error like 'egress %') as used
     from unnest(p_settlements) with ordinality s
-    cross join lateral (
-      select
-        least(greatest(coalesce(p_connects[s.ordinality::integer], 0), 0), 1000000000) as connects,
-        least(greatest(coalesce(p_refused[s.ordinality::integer], 0), 0), 1000000000) as refused) u
     order by s.id, s.ordinality
   ), held as (
-    select distinct on (a.id) a.id, a.ord, a.result, a.completes, a.used, j.ctid, j.resources <> '{}' as holds
+    select distinct on (a.id) a.id, a.ord, a.fence, a.token, a.result, a.completes, a.used, j.resources <> '{}' as holds
     from asked a
     cross join lateral (
-      select x.ctid, x.state, x.fence, x.token, x.resources
+      select x.state, x.fence, x.token, x.resources
       from benteng.job x
       where x.id = a.id
         and x.pool = p_me.pool
@@ -87,11 +146,11 @@ begin
   select
     array_agg(h.id), array_agg(h.ord), bool_or(h.holds),
     array_agg(h.id) filter (where h.completes), array_agg(h.ord) filter (where h.completes),
-    array_agg(h.ctid) filter (where h.completes), array_agg(h.result) filter (where h.completes),
-    array_agg(h.used) filter (where h.completes),
+    array_agg(h.fence) filter (where h.completes), array_agg(h.token) filter (where h.completes),
+    array_agg(h.result) filter (where h.completes), array_agg(h.used) filter (where h.completes),
     array_agg(p_settlements[h.ord]) filter (where not h.completes), array_agg(h.ord) filter (where not h.completes),
     array_agg(h.used) filter (where not h.completes)
-  into v_ids, v_ords, v_holds, v_done, v_places, v_rows, v_results, v_used, v_rest, v_others, v_spent
+  into v_ids, v_ords, v_holds, v_done, v_places, v_fences, v_tokens, v_results, v_used, v_rest, v_others, v_spent
   from (select x.* from held x order by x.ord) h;
   if v_holds then
     v_held := benteng.hold_resources(v_ids);
@@ -110,7 +169,7 @@ begin
     from benteng.heirs(p_successors, v_done) h;
   end if;
   if v_done is not null then
-    perform benteng.complete_jobs(v_rows, v_results, v_used, v_now);
+    perform benteng.complete_jobs(p_me, v_done, v_fences, v_tokens, v_results, v_used, true);
     v_keys := benteng.let_go(v_held, v_done);
   end if;
   if v_moves is not null then
@@ -133,22 +192,23 @@ begin
     select m.id, m.state_to, case when m.state_to = 'quarantined' then m.reason end, v_others[m.ordinality]
     from unnest(v_moves) with ordinality m) e
   order by e.ord;
+  if coalesce(cardinality(v_ids), 0) = cardinality(p_settlements) then
+    return;
+  end if;
   if p_again then
     return query select g.* from benteng.settled_before(p_settlements, v_ords, p_me.pool) g;
   end if;
-  if coalesce(cardinality(v_ids), 0) < cardinality(p_settlements) then
-    perform benteng.refuse(
-      array_agg((
-        coalesce(o.type, ''), coalesce(o.origin, p_me.name), null, null, 'S-stale',
-        'a settlement of an attempt that is over was refused', null, null, o.job_id, s.fence,
-        left(s.disposition, 32))::benteng_v1.refusal order by s.ordinality),
-      v_now)
-    from unnest(p_settlements) with ordinality s
-    left join benteng.operation o on o.job_id = s.id
-    where s.ordinality <> all (coalesce(v_ords, '{}'))
-      and not (p_again and exists (select from benteng.settled_before(p_settlements, v_ords, p_me.pool) g where g.job_id = s.id))
-      and (s.id is null or s.id <> all (coalesce(v_ids, '{}')));
-  end if;
+  perform benteng.refuse(
+    array_agg((
+      coalesce(o.type, ''), coalesce(o.origin, p_me.name), null, null, 'S-stale',
+      'a settlement of an attempt that is over was refused', null, null, o.job_id, s.fence,
+      left(s.disposition, 32))::benteng_v1.refusal order by s.ordinality),
+    v_now)
+  from unnest(p_settlements) with ordinality s
+  left join benteng.operation o on o.job_id = s.id
+  where s.ordinality <> all (coalesce(v_ords, '{}'))
+    and not (p_again and exists (select from benteng.settled_before(p_settlements, v_ords, p_me.pool) g where g.job_id = s.id))
+    and (s.id is null or s.id <> all (coalesce(v_ids, '{}')));
 end $$;
 
 -- decide: what becomes of jobs whose attempt did not complete. The caller holds their rows and has compared the proofs.

@@ -6,7 +6,8 @@
 --           somebody's hands stays ready for the next claim. The sketch forbade resources here, because its claim waited.
 create or replace function benteng_v1.turn(
   p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_n bigint, p_accepts text[], p_worker text,
-  p_connects bigint[] default '{}', p_refused bigint[] default '{}')
+  p_connects bigint[] default '{}', p_refused bigint[] default '{}',
+  p_ids uuid[] default '{}', p_fences bigint[] default '{}', p_tokens text[] default '{}', p_results bytea[] default '{}')
 returns table (
   settled_id uuid, settled_state text, settled_reason text,
   job_id uuid, type text, tier text, priority integer, available_at bigint, expires_at bigint, generation integer,
@@ -28,7 +29,8 @@ begin
   lock table benteng.control in row share mode;
   return query
   select s.job_id, s.state, s.reason, (null::benteng_v1.granted).*
-  from benteng.end_attempts(v_me, p_settlements, p_successors, false, p_connects, p_refused) s;
+  from benteng.end_attempts(
+    v_me, p_settlements, p_successors, false, p_connects, p_refused, p_ids, p_fences, p_tokens, p_results) s;
   begin
     return query
     select null::uuid, null::text, null::text, g.*
