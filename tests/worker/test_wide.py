@@ -1,4 +1,4 @@
-"""How many threads a wide cell has: as many as its work waits for, and no more for work that is quick."""
+"""The threads of a wide cell: as many as its work waits for, and each end is said although others still work."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.waiting import until
 
 app = Benteng()
 gate = threading.Event()
+PATIENCE_SECONDS = 30.0
 
 
 @app.job("wait@1")
@@ -24,6 +25,12 @@ def wait(number: int) -> None:
     """Stay until the test is over."""
     del number
     gate.wait()
+
+
+@app.job("quick@1")
+def quick(number: int) -> None:
+    """Be done."""
+    del number
 
 
 @pytest.fixture
@@ -71,3 +78,46 @@ def test_there_are_never_more_threads_than_attempts_beside_each_other(wide):
     wide._relieve(before=9)
 
     assert 2 == wide._threads
+
+
+@pytest.fixture
+def line(tmp_path):
+    """The supervisor's end of the line to a cell of one thread that reads."""
+    gate.clear()
+    here, there = socket.socketpair()
+    there.settimeout(PATIENCE_SECONDS)
+    made = Wide(Workshop(app.registry, Mouth(here), tmp_path, ""), 1)
+    reader = threading.Thread(target=made.read, args=(here,))
+    reader.start()
+    yield there
+    gate.set()
+    there.shutdown(socket.SHUT_WR)
+    reader.join()
+    until(made._todo.empty)
+    here.close()
+    there.close()
+
+
+def give(line, *names):
+    """Have attempts made, in this order."""
+    payload = b'{"number":1}'
+    works = [
+        wire.Work(n, name, 1, 1, "op", sha256_hex(payload), 30.0, len(payload)) for n, name in enumerate(names, start=1)
+    ]
+    line.sendall(wire.frame(wire.Grants(tuple(works)), payload * len(works)))
+
+
+def test_no_end_waits_behind_the_work_of_others(line):
+    """Whose thread goes on with something long has its end said by the reader."""
+    give(line, "quick@1", "wait@1")
+
+    assert [1] == next(ends(line))
+
+
+def ends(line):
+    """Yield the handles of each frame that tells ends."""
+    inbox = Inbox(Line.CELL_READY)
+    while inbox.fill(line):
+        for message, _ in inbox.messages():
+            if isinstance(message, wire.Ended):
+                yield [each.handle for each in message.endings]

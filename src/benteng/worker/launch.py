@@ -6,6 +6,7 @@ store.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -45,6 +46,9 @@ WARDEN_SECONDS = 30.0
 PATIENCE_SECONDS_MIN = 1.0
 """The store may take so long to answer, also under leases that are shorter than six of these: their cells' guards do
 not depend on it."""
+
+GARBAGE_MIN = 20_000
+"""So many objects more than were freed start a search for garbage; Python's own 700 are no two turns of 200 jobs."""
 
 
 def say_to_stderr(event: str, /, **fields: object) -> None:
@@ -132,7 +136,16 @@ def _run(settings: WorkerSettings) -> int:
         means = Means(nest_of(settings, held), settings.lock, hatchery, rng, settings.say, broker)
         trust = TrustRoots({}) if settings.trust_path is None else load_trust(settings.trust_path)
         judge, settler = Judge(settings.lock, trust), Settler(settings.lock, rng)
-        return Supervisor(_plan(settings, tend, held), store, judge, settler, means).run()
+        supervisor = Supervisor(_plan(settings, tend, held), store, judge, settler, means)
+        _seldom_collect()
+        return supervisor.run()
+
+
+def _seldom_collect() -> None:
+    """Leave what stays out of every search for garbage, and search seldom: the loop makes hardly any cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_MIN)
 
 
 def _examined(settings: WorkerSettings, asked: Asked | None) -> frozenset[str]:

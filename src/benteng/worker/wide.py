@@ -1,7 +1,7 @@
 """Many attempts in one cell, for LOW: threads that are added when they are needed, and one event loop for `async def`.
 
-The reader judges what needs no user code for judging and says all those starts in one frame. Finished attempts go to
-one writer, which sends whatever is there in one frame (measured: reference/pipeline.md 4).
+The reader judges what needs no user code for judging and says all those starts in one frame. How attempts ended is said
+by the thread that ends one and finds nothing more to do, for all others too; the reader says it when that takes long.
 Trust: as cell.py. Residents of a wide cell are not shut off from each other; LOW means that this may be so.
 """
 
@@ -14,13 +14,16 @@ import select
 import socket
 import sys
 import threading
+from collections import deque
 from typing import Any
 
 from benteng.worker import wire
-from benteng.worker.attempt import Attempt, Workshop
+from benteng.worker.attempt import Attempt, Mouth, Workshop
 from benteng.worker.wire import Ending, Inbox, Line
 
-GROW_MILLISECONDS = 2
+STILL_MILLISECONDS = 2
+"""So long an attempt waits for a thread before there are more, and so long one that ended may wait to be said."""
+
 GROWTH = 3
 """So many threads are added for each that there is, at most: as many as the work that waits."""
 
@@ -40,20 +43,20 @@ class Wide:
         self._shop = shop
         self._width = width
         self._todo: queue.SimpleQueue[tuple[Attempt, bool]] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Ending, bytes]] = queue.SimpleQueue()
+        self._ends = Ends(shop.mouth)
         self._threads = 0
         self._loop: Loop | None = None
-        _thread(self._write)
         self._grow(1)
 
     def read(self, sock: socket.socket) -> None:
-        """Take frames; look after work that has waited for a thread."""
+        """Take frames; look after work that has waited for a thread, and after ends that nobody has said."""
         inbox = Inbox(Line.TO_CELL)
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         while True:
-            waiting = self._todo.qsize() if self._threads < self._width else 0
-            if waiting and not poll.poll(GROW_MILLISECONDS):
+            waiting = self._todo.qsize()
+            if (waiting or self._ends) and not poll.poll(STILL_MILLISECONDS):
+                self._ends.say()
                 self._relieve(waiting)
                 continue
             if not inbox.fill(sock):
@@ -81,11 +84,13 @@ class Wide:
         for each in attempts:
             if each.loads:
                 self._start(each, judged=False)
+        if len(ready) < len(attempts):  # what was refused has ended
+            self._ends.say()
 
     def _admits(self, attempt: Attempt) -> bool:
         refused = attempt.judge()
         if refused is not None:
-            self._done.put((refused, b""))
+            self._ends.add((refused, b""))
         return refused is None
 
     def _start(self, attempt: Attempt, *, judged: bool) -> None:
@@ -96,7 +101,7 @@ class Wide:
 
     def _on_loop(self, attempt: Attempt) -> None:
         if self._loop is None:
-            self._loop = Loop(self._done)
+            self._loop = Loop(self._ends)
         self._loop.run(attempt)
 
     def _grow(self, count: int) -> None:
@@ -107,31 +112,53 @@ class Wide:
     def _work(self) -> None:
         while True:
             attempt, judged = self._todo.get()
-            if not judged:
-                if not self._admits(attempt):
-                    continue
-                self._shop.mouth.say(attempt.started())
-                if attempt.job_type is not None and attempt.job_type.is_async:
-                    self._on_loop(attempt)
-                    continue
-            self._done.put(contextvars.copy_context().run(attempt.run))
+            self._make(attempt, judged=judged)
+            if self._todo.empty():
+                self._ends.say()
 
-    def _write(self) -> None:
-        while True:
-            endings = [self._done.get()]
-            try:
-                while len(endings) < ENDINGS_MAX:
-                    endings.append(self._done.get_nowait())
-            except queue.Empty:
-                pass
-            self._shop.mouth.say(*wire.ended_frames(endings))
+    def _make(self, attempt: Attempt, *, judged: bool) -> None:
+        if not judged:
+            if not self._admits(attempt):
+                return
+            self._shop.mouth.say(attempt.started())
+            if attempt.job_type is not None and attempt.job_type.is_async:
+                self._on_loop(attempt)
+                return
+        self._ends.add(contextvars.copy_context().run(attempt.run))
+
+
+class Ends:
+    """How attempts ended, until it is said.
+
+    Whoever adds one while work waits may leave it to others: to those who take that work, or to the reader, who looks
+    again soon as long as work waits or an end does. So each is said, and none waits behind the long work of another.
+    """
+
+    def __init__(self, mouth: Mouth) -> None:
+        self._mouth = mouth
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[Ending, bytes]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def add(self, ended: tuple[Ending, bytes]) -> None:
+        """Keep one."""
+        self._kept.append(ended)
+
+    def say(self) -> None:
+        """Say all that are kept, in as few frames as they fit in."""
+        with self._lock:
+            while batch := [self._kept.popleft() for _ in range(min(len(self._kept), ENDINGS_MAX))]:
+                self._mouth.say(*wire.ended_frames(batch))
 
 
 class Loop:
     """One event loop on a thread of its own. Our tasks start eagerly (3.12); the loop's factory is untouched."""
 
-    def __init__(self, done: queue.SimpleQueue[tuple[Ending, bytes]]) -> None:
-        self._done = done
+    def __init__(self, ends: Ends) -> None:
+        self._ends = ends
+        self._will_say = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         _thread(self._loop.run_forever)
@@ -157,7 +184,14 @@ class Loop:
     async def _one(self, attempt: Attempt) -> None:
         ended = await attempt.run_async()
         self._tasks.pop(attempt.work.handle, None)
-        self._done.put(ended)
+        self._ends.add(ended)
+        if not self._will_say:  # once for all that end in this round of the loop
+            self._will_say = True
+            self._loop.call_soon(self._say)
+
+    def _say(self) -> None:
+        self._will_say = False
+        self._ends.say()
 
     def _cancel(self, handle: int) -> None:
         task = self._tasks.get(handle)
