@@ -24,7 +24,7 @@ from benteng.job import Grant
 from benteng.policy import TypePolicy, differences
 from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX, Hints, StepwiseConsumer, Turning
-from benteng.store.records import Extension, Settled, Turn, WorkerFacts, WorkerRefusal
+from benteng.store.records import Extension, Turn, WorkerFacts, WorkerRefusal
 from benteng.worker.backlog import SETTLE_MAX, Backlog, share
 from benteng.worker.budget import Budget
 from benteng.worker.flights import Flight, StopReason
@@ -242,15 +242,15 @@ class Supervisor:
             self._done = [*asked.batch, *self._done]
             self._done_at = now
             return True
-        self._report(asked.batch, answer.settled)
         for flight in asked.batch:
             del self._flights[flight.handle]
         if asked.room:
             self._note_appetite(now, len(answer.grants), asked.room)
         flights = self._board(answer, asked.asked_at)
-        if self._done:
-            self._ask_store(now)
+        if asked.line >= 0 and self._done:  # the ledger goes on while we look at what it gave
+            self._turn_if_due(now)
         self._take(flights, asked.asked_at)
+        self._report(asked.batch, answer)  # last: nobody waits for it
         return True
 
     def _takes(self, policy: TypePolicy, now: float) -> bool:
@@ -276,7 +276,6 @@ class Supervisor:
         for flight in flights:
             self._flights[flight.handle] = flight
             self._lease_at = min(self._lease_at, flight.lease_until)
-            self._say("claimed", job=flight.grant.job.id, type=flight.grant.job.type, fence=flight.grant.lease.fence)
         self._budget.spend(len(flights), clock.boot_seconds())
         return flights
 
@@ -310,8 +309,8 @@ class Supervisor:
                 self._done_at = now
             self._done.append(flight)
 
-    def _report(self, batch: Sequence[Flight], settled: Sequence[Settled]) -> None:
-        states = {each.job_id: each for each in settled}
+    def _report(self, batch: Sequence[Flight], answer: Turn) -> None:
+        states = {each.job_id: each for each in answer.settled}
         for flight in batch:
             job = flight.grant.job
             found = states.get(job.id)
@@ -321,6 +320,8 @@ class Supervisor:
             else:
                 fence = flight.grant.lease.fence
                 self._say("fenced_off", job=job.id, type=job.type, outcome=what, fence=fence)
+        for grant in answer.grants:
+            self._say("claimed", job=grant.job.id, type=grant.job.type, fence=grant.lease.fence)
 
     def _register(self, now: float) -> bool:
         answer = self._call(now, lambda: self._store.register(self._plan.facts))
