@@ -11,6 +11,7 @@ from scripts.breaking import Twin, run
 SUITE = "tests/store/test_conformance_sqlite.py"
 STORE = "benteng/store/sqlite"
 COSTS = "tests/store/test_sqlite_costs.py"
+FACTS = "tests/store/test_sqlite_facts.py"
 HINTS = "tests/store/test_sqlite_hints.py"
 
 
@@ -23,18 +24,36 @@ TWINS = (
     # -- fencing
     twin(
         "fence-not-compared",
-        f"{STORE}/queries/settle.sql",
-        "  and j.fence = json_extract(p.value, '$[1]')\n",
-        "",
+        f"{STORE}/settle.py",
+        '(proof.fence, proof.token) == (row["fence"], row["token"])',
+        'proof.token == row["token"]',
         "forged",
     ),
     twin(
         "token-not-compared",
-        f"{STORE}/queries/settle.sql",
-        "  and j.token = json_extract(p.value, '$[2]')\n",
-        "",
+        f"{STORE}/settle.py",
+        '(proof.fence, proof.token) == (row["fence"], row["token"])',
+        'proof.fence == row["fence"]',
         "forged or old_fence",
     ),
+    # -- what is known of types, switches and access
+    twin(
+        "facts-for-ever",
+        f"{STORE}/facts.py",
+        "version != self._version or ",
+        "self._version < 0 or ",
+        "another_has",
+        FACTS,
+    ),
+    twin(
+        "facts-of-another-connection",
+        f"{STORE}/store.py",
+        "self._connection, self._facts = connection, Facts(self.facet)",
+        "self._connection = connection",
+        "opened_again",
+        FACTS,
+    ),
+    twin("facts-of-a-writer", f"{STORE}/facts.py", "= keeps(facet)", "= True", "who_may_write", FACTS),
     twin("pool-not-compared", f"{STORE}/queries/settle.sql", "\n  and j.pool = :pool;", ";", "forged"),
     twin("extend-fence", f"{STORE}/queries/extend.sql", "  and fence = :fence\n", "", "forged_proofs"),
     twin("extend-token", f"{STORE}/queries/extend.sql", "  and token = :token\n", "", "forged_proofs"),
@@ -116,8 +135,8 @@ TWINS = (
     twin(
         "index-of-a-key-written-again",
         f"{STORE}/queries/leave.sql",
-        "set state = :operation_state, ended = :ended",
-        "set state = :operation_state, freed = 0, ended = :ended",
+        "set state = 'completed', ended = 'completed'",
+        "set state = 'completed', freed = 0, ended = 'completed'",
         "costs_no_more and low-1",
         COSTS,
     ),

@@ -364,7 +364,7 @@ def test_every_table_is_strict(bench, by_hand):
 PLANS = [
     ("claim", "candidates", "SEARCH job USING COVERING INDEX job_ready"),
     ("claim", "load", "SEARCH j USING INTEGER PRIMARY KEY"),
-    ("settle", "proven", "SEARCH j USING INDEX sqlite_autoindex_job_1"),
+    ("settle", "running", "SEARCH j USING INDEX sqlite_autoindex_job_1"),
     ("extend", "proven", "SEARCH job USING INDEX sqlite_autoindex_job_1"),
     ("reclaim", "expired", "SEARCH job USING INDEX job_lease"),
     ("stage", "due", "SEARCH job USING INDEX job_due"),

@@ -8,9 +8,9 @@ as if each had entered before the next was looked at, and are written together. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from benteng.audit import Event
@@ -25,7 +25,7 @@ from benteng.store.sqlite.evidence import may_speak
 from benteng.store.sqlite.policies import TypeFact, type_fact
 from benteng.store.sqlite.rows import HEX_64, JOB_ID, encode
 from benteng.store.sqlite.statements import statements
-from benteng.store.sqlite.store import INSTANT_MAX, Row, Tx
+from benteng.store.sqlite.store import INSTANT_MAX, Tx
 from benteng.store.sqlite.text import as_array, bounded
 
 _ADMIT = statements("admit")
@@ -39,8 +39,7 @@ ENVELOPE_BYTES_MAX = 16 * 1024
 SUMMARY_BYTES_MAX = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Entrance:
+class Entrance(msgspec.Struct, frozen=True, gc=False):
     """One job on its way in. `origin` is who asks, `parent` the job that adds it as its successor."""
 
     job: Job
@@ -51,8 +50,7 @@ class Entrance:
     parent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, gc=False):
     """Why the store itself does not let a job in."""
 
     rule: str
@@ -60,12 +58,11 @@ class Refusal:
     suspicious: bool = False
 
 
-_Owner = Mapping[str, Any] | Row
+_Owner = Mapping[str, Any]
 """The job to which an operation belongs: its id, origin, payload digest, state and result."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entering:
+class _Entering(msgspec.Struct, frozen=True, gc=False):
     """A job that enters: its columns, and the state in which it does."""
 
     entrance: Entrance

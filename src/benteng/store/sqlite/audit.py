@@ -5,7 +5,6 @@ A record carries keyed digests of the operation key and of the payload digest, n
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from secrets import token_bytes
@@ -15,8 +14,8 @@ from benteng.audit import SALT_BYTES, AuditRecord, body_bytes, commitment, leaf_
 from benteng.redact import keyed
 
 
-def parameters(records: Sequence[AuditRecord]) -> list[dict[str, Any]]:
-    """Return the rows of `audit` for records, each with a salt of its own."""
+def parameters(records: Sequence[AuditRecord]) -> list[tuple[bytes, bytes, bytes, str | None]]:
+    """Return the rows of `audit` for records, as `append` takes them, each with a salt of its own."""
     salts = token_bytes(SALT_BYTES * len(records))
     return [
         _row(record, salts[at : at + SALT_BYTES])
@@ -24,7 +23,7 @@ def parameters(records: Sequence[AuditRecord]) -> list[dict[str, Any]]:
     ]
 
 
-def of_row(row: Mapping[str, Any] | sqlite3.Row, audit_key: bytes) -> dict[str, Any]:
+def of_row(row: Mapping[str, Any], audit_key: bytes) -> dict[str, Any]:
     """Return what a record says about a row of `job` or `quarantine`."""
     return {
         "job_id": row["id"],
@@ -55,7 +54,6 @@ def major(type_name: str) -> int:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 4 else 0  # noqa: PLR2004  TYPE_NAME
 
 
-def _row(record: AuditRecord, salt: bytes) -> dict[str, Any]:
+def _row(record: AuditRecord, salt: bytes) -> tuple[bytes, bytes, bytes, str | None]:
     body = body_bytes(record)
-    leaf = leaf_data(commitment(salt, body))
-    return {"leaf": leaf, "salt": salt, "body": body, "job_id": record.job_id or None}
+    return leaf_data(commitment(salt, body)), salt, body, record.job_id or None

@@ -10,9 +10,10 @@ from __future__ import annotations
 import heapq
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+
+import msgspec
 
 from benteng.audit import Event
 from benteng.clock import Instant
@@ -38,8 +39,7 @@ Place = tuple[int, int, int]
 """Where a job stands in line: (priority, due_at, seq)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claimant:
+class Claimant(msgspec.Struct, frozen=True, gc=False):
     """Who claims: a worker of one pool, and the types its code knows."""
 
     pool: str
@@ -47,14 +47,20 @@ class Claimant:
     accepts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
+class _Terms(msgspec.Struct, frozen=True, gc=False):
+    """What the policy of a type says about each start of it."""
+
+    attempts_max: int
+    lease_seconds: float
+    lease_until: Instant
+
+
+class _Start(msgspec.Struct, frozen=True, gc=False):
     """A job that may start now if its resources are free."""
 
     row: Row
     job: Job
-    seconds: float
-    lease_until: Instant
+    terms: _Terms
 
 
 def claim(tx: Tx, n: int, claimant: Claimant) -> list[Grant]:
@@ -76,16 +82,21 @@ def claim(tx: Tx, n: int, claimant: Claimant) -> list[Grant]:
     return grants
 
 
-def _startable(tx: Tx, claimant: Claimant) -> dict[str, TypePolicy]:
+def _startable(tx: Tx, claimant: Claimant) -> dict[str, _Terms]:
     """Return the accepted types that belong to the pool, are readable, and whose switches let them start."""
     if claimant.pool in control.halted(tx, ControlScope.POOL):
         return {}
     halted = set(control.halted(tx, ControlScope.TYPE))
     facts = type_facts(tx, sorted(set(claimant.accepts) - halted))
-    return {fact.name: fact.policy for fact in facts if fact.policy and fact.pool == claimant.pool}
+    return {fact.name: _terms(tx, fact.policy) for fact in facts if fact.policy and fact.pool == claimant.pool}
 
 
-def _line(tx: Tx, types: dict[str, TypePolicy], n: int) -> Iterator[int]:
+def _terms(tx: Tx, policy: TypePolicy) -> _Terms:
+    limits = policy.limits
+    return _Terms(limits.attempts_max, limits.lease_seconds, tx.after(limits.lease_seconds))
+
+
+def _line(tx: Tx, types: dict[str, _Terms], n: int) -> Iterator[int]:
     """Yield the ready jobs of the types in order, read page by page."""
     page = max(PAGE_MIN, min(PAGE_MAX, n // max(1, len(types))))
     lines = [_line_of(tx, name, page) for name in types]
@@ -105,7 +116,7 @@ def _line_of(tx: Tx, type_name: str, page: int) -> Iterator[Place]:
             return
 
 
-def _tried(tx: Tx, seqs: list[int], claimant: Claimant, types: dict[str, TypePolicy]) -> list[Grant]:
+def _tried(tx: Tx, seqs: list[int], claimant: Claimant, types: dict[str, _Terms]) -> list[Grant]:
     """Return the grants of some jobs, in order. A damaged one is set apart; if even that fails it stays as it is."""
     rows = {row["seq"]: row for row in tx.all(_CLAIM["load"], {"seqs": as_array(seqs)})}
     grants: list[Grant] = []
@@ -124,7 +135,7 @@ def _tried(tx: Tx, seqs: list[int], claimant: Claimant, types: dict[str, TypePol
     return grants + apart_all(tx, start, free, alone)
 
 
-def _decided(tx: Tx, row: Row, policy: TypePolicy) -> _Start | None:
+def _decided(tx: Tx, row: Row, terms: _Terms) -> _Start | None:
     """Return what may start; what may not is quarantined."""
     try:
         job = decode(row)
@@ -132,10 +143,9 @@ def _decided(tx: Tx, row: Row, policy: TypePolicy) -> _Start | None:
         return _set_apart(tx, row, QuarantineReason.UNDECODABLE, str(error))
     if job.expires_at and job.expires_at < tx.now:
         return _set_apart(tx, row, QuarantineReason.EXPIRED, "not started in time")
-    if row["attempts"] >= policy.limits.attempts_max:
+    if row["attempts"] >= terms.attempts_max:
         return _set_apart(tx, row, QuarantineReason.EXHAUSTED, "no attempt is left")
-    seconds = policy.limits.lease_seconds
-    return _Start(row, job, seconds, tx.after(seconds))
+    return _Start(row, job, terms)
 
 
 def _set_apart(tx: Tx, row: Row, reason: QuarantineReason, error: str) -> None:
@@ -170,7 +180,7 @@ def _start(tx: Tx, ready: Sequence[_Start], claimant: Claimant) -> list[Grant]:
         for at, each in zip(range(0, len(tokens), TOKEN_CHARS), ready, strict=True)
     ]
     started = [
-        (each.row["seq"], grant.lease.fence, grant.lease.token, each.lease_until)
+        (each.row["seq"], grant.lease.fence, grant.lease.token, each.terms.lease_until)
         for each, grant in zip(ready, grants, strict=True)
     ]
     asked = {"starts": as_array(started), "pool": claimant.pool, "worker": claimant.worker}
@@ -186,7 +196,7 @@ def _grant(tx: Tx, ready: _Start, token: str) -> Grant:
     fence = tx.draw_fence()
     resources.take(tx, job.refs.resources, job_id=job.id, fence=fence)
     attempt = Attempt(row["attempts"] + 1, row["crashes"], row["handbacks"], row["snoozes"])
-    lease = Lease(job.id, fence, token, ready.seconds)
+    lease = Lease(job.id, fence, token, ready.terms.lease_seconds)
     return Grant(job, attempt, lease, evidence.of_job(tx, job), alone=bool(row["alone"]))
 
 

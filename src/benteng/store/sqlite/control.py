@@ -13,9 +13,9 @@ _JOB_TYPE = statements("job_type")
 
 def closed(tx: Tx) -> list[Control]:
     """Return the switches that are not open."""
-    if ("control",) not in tx.memo:
-        tx.memo["control",] = [as_control(row) for row in tx.all(_CONTROL["closed"])]
-    return tx.memo["control",]
+    if ("control",) not in tx.facts:
+        tx.facts["control",] = [as_control(row) for row in tx.all(_CONTROL["closed"])]
+    return tx.facts["control",]
 
 
 def as_control(row: Row) -> Control:
@@ -37,13 +37,13 @@ def halted(tx: Tx, scope: ControlScope) -> list[str]:
 
 def not_claimable(tx: Tx) -> dict[str, str]:
     """Return the types and origins that may not start now, as JSON arrays: `halted_types`, `halted_origins`."""
-    if ("halted",) not in tx.memo:
+    if ("halted",) not in tx.facts:
         pools = set(halted(tx, ControlScope.POOL))
         types = set(halted(tx, ControlScope.TYPE))
         if pools:
             types |= {row["name"] for row in tx.all(_JOB_TYPE["all"]) if row["pool"] in pools}
-        tx.memo["halted",] = {
+        tx.facts["halted",] = {
             "halted_types": as_array(sorted(types)),
             "halted_origins": as_array(sorted(halted(tx, ControlScope.ORIGIN))),
         }
-    return tx.memo["halted",]
+    return tx.facts["halted",]

@@ -51,11 +51,11 @@ def _of_job(tx: Tx, job: Job) -> Evidence:
 
 def may_speak(tx: Tx, *, origin: str, actor: str, type_name: str) -> bool:
     """Return whether the origin may enqueue the type on behalf of the actor."""
-    memo = ("speaks", origin, actor, type_name)
-    if memo not in tx.memo:
+    fact = ("speaks", origin, actor, type_name)
+    if fact not in tx.facts:
         asked = {"origin": origin, "actor": actor, "type": type_name}
-        tx.memo[memo] = tx.one(_EVIDENCE["speaks"], asked) is not None
-    return tx.memo[memo]
+        tx.facts[fact] = tx.one(_EVIDENCE["speaks"], asked) is not None
+    return tx.facts[fact]
 
 
 def _evidence(
@@ -81,11 +81,11 @@ def _evidence(
 
 
 def _may_touch(tx: Tx, actor: str, type_name: str, target: str) -> bool:
-    memo = ("access", actor, type_name, target)
-    if memo not in tx.memo:
+    fact = ("access", actor, type_name, target)
+    if fact not in tx.facts:
         asked = {"actor": actor, "type": type_name, "target": target}
-        tx.memo[memo] = tx.one(_EVIDENCE["access"], asked) is not None
-    return tx.memo[memo]
+        tx.facts[fact] = tx.one(_EVIDENCE["access"], asked) is not None
+    return tx.facts[fact]
 
 
 def _artifacts(tx: Tx, artifact_ids: tuple[str, ...]) -> dict[str, ArtifactFact]:

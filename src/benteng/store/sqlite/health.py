@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from benteng.store.durability import Durability
 from benteng.store.records import Health
@@ -31,15 +32,13 @@ def health(tx: Tx, path: Path) -> Health:
 
 def durability(tx: Tx) -> Durability:
     """Return D1 when each commit is synced to this disk, else D0."""
-    journal, synchronous = (tx.one(_HEALTH[name]) for name in ("journal", "synchronous"))
-    is_synced = bool(journal and journal[0] == "wal" and synchronous and synchronous[0] >= _FULL)
+    is_synced = _said(tx, "journal") == "wal" and (_said(tx, "synchronous") or 0) >= _FULL
     return Durability.D1 if is_synced else Durability.D0
 
 
 def _content(tx: Tx) -> list[str]:
     findings: list[str] = []
-    integrity = tx.one(_HEALTH["integrity"])
-    if integrity is None or integrity[0] != "ok":
+    if _said(tx, "integrity") != "ok":
         findings.append("the file is corrupt: stop, copy it, and restore")
     if _rows(tx, "open_access"):
         findings.append("dev default: every actor may run every type on every target (access *, *, *)")
@@ -51,8 +50,13 @@ def _content(tx: Tx) -> list[str]:
 
 
 def _rows(tx: Tx, name: str) -> int:
+    return _said(tx, name) or 0
+
+
+def _said(tx: Tx, name: str) -> Any:
+    """Return the one value of an answer: what a pragma calls it depends on the library."""
     row = tx.one(_HEALTH[name])
-    return row["rows"] if row else 0
+    return next(iter(row.values())) if row else None
 
 
 def _files(path: Path) -> list[str]:

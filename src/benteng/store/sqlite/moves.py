@@ -6,8 +6,10 @@ Every caller has found the row inside the same immediate transaction; the statem
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from benteng import lifecycle
 from benteng.audit import Event
@@ -23,8 +25,7 @@ from benteng.store.sqlite.text import as_array, bounded
 _LEAVE = statements("leave")
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True, gc=False):
     """What a job has spent. A job was started when `starts` is above 0."""
 
     attempts: int
@@ -91,8 +92,7 @@ def cancel(tx: Tx, row: Row, reason: str, *, counts: Counts | None = None, used:
     return state_to
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(msgspec.Struct, frozen=True, gc=False):
     """A running job whose attempt succeeded; its operation keeps the result."""
 
     row: Row
@@ -105,8 +105,8 @@ class Completion:
 def complete(tx: Tx, completions: Sequence[Completion]) -> State:
     """End jobs whose attempts succeeded."""
     state_to = lifecycle.advance(State.RUNNING, lifecycle.Event.COMPLETE)
-    _remove(tx, [each.row for each in completions], State.RUNNING)
-    kept = tx.many(_LEAVE["complete"], [_completed(tx, each, state_to) for each in completions])
+    _expect(len(completions), tx.run(_LEAVE["remove_running"], _seqs([each.row for each in completions])))
+    kept = tx.many(_LEAVE["complete"], [_completed(tx, each) for each in completions])
     _expect(len(completions), kept)
     for each in completions:
         worker = each.row["worker"] or ""
@@ -116,21 +116,11 @@ def complete(tx: Tx, completions: Sequence[Completion]) -> State:
     return state_to
 
 
-def _completed(tx: Tx, done: Completion, ended: State) -> dict[str, Any]:
+def _completed(tx: Tx, done: Completion) -> tuple[Any, ...]:
+    """Return the parameters of `complete`."""
     row = done.row
-    return {
-        "seq": row["seq"],
-        "operation_state": OperationState.COMPLETED.value,
-        "ended": ended.value,
-        "attempts": row["attempts"],
-        "crashes": row["crashes"],
-        "starts": row["starts"],
-        "fence": row["fence"],
-        "finished_at": tx.now,
-        "result": done.result,
-        "result_until": done.result_until,
-        "keep_until": done.keep_until,
-    }
+    spent = (row["attempts"], row["crashes"], row["starts"], row["fence"])
+    return (*spent, tx.now, done.result, done.result_until, done.keep_until, row["seq"])
 
 
 def back(
@@ -211,7 +201,11 @@ def _leave(
 
 
 def _remove(tx: Tx, rows: Sequence[Row], state: str) -> None:
-    _expect(len(rows), tx.run(_LEAVE["remove"], {"seqs": as_array([row["seq"] for row in rows]), "state": str(state)}))
+    _expect(len(rows), tx.run(_LEAVE["remove"], {"state": str(state), **_seqs(rows)}))
+
+
+def _seqs(rows: Sequence[Row]) -> dict[str, str]:
+    return {"seqs": as_array([row["seq"] for row in rows])}
 
 
 def _expect_one(changed: int) -> None:

@@ -174,7 +174,7 @@ def _apply(tx: Tx, row: TypeRow, policy: TypePolicy, reason: str) -> bool:
     old = tx.one(_JOB_TYPE["some"], {"names": as_array([row.name])})
     if old is not None and (old["sha256"], old["policy"]) == (row.sha256, row.policy):
         return False
-    if tx.environment != "dev" and Tier.HIGH in {policy.tier, old and old["tier"]}:
+    if tx.environment != "dev" and Tier.HIGH in {policy.tier, old["tier"] if old else None}:
         raise NeedsAction(f"{row.name} is of tier HIGH: changing its policy needs another person's vote")
     tx.run(
         _JOB_TYPE["write"],

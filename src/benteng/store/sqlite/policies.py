@@ -46,12 +46,12 @@ def type_fact(tx: Tx, name: str) -> TypeFact | None:
 
 def type_facts(tx: Tx, names: Sequence[str]) -> list[TypeFact]:
     """Return what the ledger knows of some types; what it does not know is left out."""
-    unasked = [name for name in names if ("type", name) not in tx.memo]
+    unasked = [name for name in names if ("type", name) not in tx.facts]
     if unasked:
-        tx.memo |= {("type", name): None for name in unasked}
+        tx.facts |= {("type", name): None for name in unasked}
         rows = tx.all(_JOB_TYPE["some"], {"names": as_array(unasked)})
-        tx.memo |= {("type", row["name"]): _fact(row) for row in rows}
-    facts = (tx.memo["type", name] for name in names)
+        tx.facts |= {("type", row["name"]): _fact(row) for row in rows}
+    facts = (tx.facts["type", name] for name in names)
     return [fact for fact in facts if fact is not None]
 
 

@@ -85,7 +85,7 @@ _ALWAYS = frozenset(
 _FUNCTIONS = frozenset(
     {"coalesce", "count", "max", "min", "json_each", "json_extract", "length", "sum", "raise", "substr", "instr"}
 )
-_PRAGMAS = frozenset({"quick_check", "journal_mode", "synchronous", "page_count"})
+_PRAGMAS = frozenset({"quick_check", "journal_mode", "synchronous", "page_count", "data_version"})
 _TABLE_FUNCTIONS = frozenset({"json_each"})
 
 Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int]

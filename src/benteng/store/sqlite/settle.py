@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from benteng import lifecycle
 from benteng.audit import Event
@@ -41,8 +43,7 @@ _GOES_BACK = frozenset(set(Disposition) - {Disposition.COMPLETE, Disposition.QUA
 _STARTED_UNKNOWN = frozenset({Disposition.CRASH, Disposition.INTERRUPT})
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(msgspec.Struct, frozen=True, gc=False):
     """One proven attempt, and how its worker wants it to end."""
 
     row: Row
@@ -70,15 +71,22 @@ def settle(tx: Tx, settlements: Sequence[Settlement], *, pool: str) -> list[Sett
 
 def _proven(tx: Tx, settlements: Sequence[Settlement], pool: str) -> Iterator[_End]:
     """Yield the settlements whose attempt is proven with its row; the first that proves an attempt ends it."""
-    proofs = [(p.job_id, p.fence, p.token) if is_proof(p) else () for p in (each.proof for each in settlements)]
-    rows = tx.all(_SETTLE["proven"], {"proofs": as_array(proofs), "pool": pool})
-    first = {row["seq"]: row for row in reversed(rows)}
+    proofs = [each.proof for each in settlements]
+    ids = [proof.job_id if is_proof(proof) else "" for proof in proofs]
+    rows = tx.all(_SETTLE["running"], {"ids": as_array(ids), "pool": pool})
+    first = {row["seq"]: row for row in reversed(rows) if _proves(proofs, row)}
     by_place = {row["place"]: row for row in first.values()}
     for place, asked in enumerate(settlements):
         if place in by_place:
             yield _End(by_place[place], asked)
         else:
             _record_stale(tx, asked)
+
+
+def _proves(proofs: Sequence[LeaseProof], row: Row) -> bool:
+    place: int = row["place"]
+    proof = proofs[place]
+    return (proof.fence, proof.token) == (row["fence"], row["token"])
 
 
 def _alone(tx: Tx, end: _End) -> list[Settled]:
@@ -279,6 +287,8 @@ def _back(
 
 def _used(asked: Settlement) -> str:
     """Return what an attempt did with the network, for its record; an error that looks like it does not pass for it."""
+    if not (asked.connects or asked.refused or asked.error):
+        return ""
     connects, refused = (max(0, min(each, USED_MAX)) for each in (asked.connects, asked.refused))
     if not (connects or refused or asked.error.startswith("egress ")):
         return ""

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,12 @@ from benteng.store.durability import Durability
 from benteng.store.records import Facet
 from benteng.store.sqlite import audit, faults, file, hints
 from benteng.store.sqlite.connection import Place, connect, own_origin, retried
+from benteng.store.sqlite.facts import Facts, Known
 from benteng.store.sqlite.statements import statements
 
-Row = sqlite3.Row
+Row = dict[str, Any]
+"""One row of a statement, by column. What sqlite3 has for it looks for a name in all of them, column by column."""
+
 INSTANT_MAX: Instant = 1 << 56
 """The year 4253: an instant beyond it is a mistake, and sums with it would leave 64 bits."""
 
@@ -40,7 +43,7 @@ _ABANDONED: list[sqlite3.Connection] = []
 class Tx:
     """One open transaction of one verb: where it stands in time, who asks, and what it has to say to the audit."""
 
-    def __init__(self, connection: sqlite3.Connection, ledger: Ledger, row: Row) -> None:
+    def __init__(self, connection: sqlite3.Connection, ledger: Ledger, row: Row, facts: Known) -> None:
         self._connection = connection
         self._known_now: Instant = row["now"]
         self._records: list[AuditRecord] = []
@@ -51,6 +54,7 @@ class Tx:
         self.origin = ledger.origin
         self.facet = ledger.facet
         self.memo: dict[tuple[str, ...], Any] = {}
+        self.facts = facts
 
     @property
     def fence(self) -> int:
@@ -68,7 +72,7 @@ class Tx:
 
     def all(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Return all rows of a statement."""
-        return self._connection.execute(sql, parameters or {}).fetchall()
+        return _rows(self._connection.execute(sql, parameters or {}))
 
     def one(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Row | None:
         """Return the first row of a statement, or None."""
@@ -79,7 +83,7 @@ class Tx:
         """Execute a statement and return how many rows it changed."""
         return self._connection.execute(sql, parameters).rowcount
 
-    def many(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> int:
+    def many(self, sql: str, parameters: Iterable[Mapping[str, Any] | Sequence[Any]]) -> int:
         """Execute a statement once for each set of parameters and return how many rows that changed."""
         return self._connection.executemany(sql, parameters).rowcount
 
@@ -103,6 +107,7 @@ class Tx:
             self._connection.execute("release inner_part")
             del self._records[said:]
             self.memo.clear()
+            self.facts.clear()
             raise
         self._connection.execute("release inner_part")
 
@@ -133,6 +138,7 @@ class Ledger:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._facts = Facts(self.facet)
         self._file: file.Identity = (0, 0)
         self._id = ""
         self._fence_seen = 0
@@ -210,7 +216,7 @@ class Ledger:
         try:
             row = _begin(connection, begin)
             self._recognise(row)
-            yield Tx(connection, self, row)
+            yield Tx(connection, self, row, self._facts.known(connection))
         except sqlite3.Error as error:
             self._undo(connection, gone=faults.code(error) in faults.AWAY)
             raise faults.translated(error, self.place.path) from error
@@ -246,7 +252,7 @@ class Ledger:
         except BaseException:
             connection.close()
             raise
-        self._connection = connection
+        self._connection, self._facts = connection, Facts(self.facet)
 
     def _recognise(self, row: Row) -> None:
         """Refuse another ledger, an older copy, or a fence set back by hand: numbers would be given out twice."""
@@ -273,7 +279,7 @@ def _begin(connection: sqlite3.Connection, begin: str) -> Row:
     def ask() -> Row | None:
         connection.execute(begin)
         try:
-            return connection.execute(_INSTALLATION["begin"]).fetchone()
+            return next(iter(_rows(connection.execute(_INSTALLATION["begin"]))), None)
         except sqlite3.Error:
             if connection.in_transaction:
                 connection.execute("rollback")
@@ -283,6 +289,12 @@ def _begin(connection: sqlite3.Connection, begin: str) -> Row:
     if row is None:
         raise StoreDamaged("the installation row is missing")
     return row
+
+
+def _rows(cursor: sqlite3.Cursor) -> list[Row]:
+    rows = cursor.fetchall()
+    names = [column[0] for column in cursor.description] if rows else []
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _abandon_all() -> None:

@@ -4,8 +4,9 @@
 -- Order     `append` runs last in each verb, in the order in which things happened.
 
 -- name: append
+-- Parameters by place: what runs for each record is bound sooner so.
 insert into audit (leaf, salt, body, job_id)
-values (:leaf, :salt, :body, :job_id);
+values (?, ?, ?, ?);
 
 -- name: page
 select seq, leaf, salt, body

@@ -1,6 +1,7 @@
 -- evidence.sql: facts about one job, for the judgement at the gate and the one after the claim.
 --
--- Promise   read in the deciding transaction, never from a cache. `*` matches any whole value; it is no pattern.
+-- Promise   what the deciding transaction sees: what was read before counts only while nobody else has committed since
+--           (facts.py). `*` matches any whole value; it is no pattern.
 
 -- name: speaks
 select 1

@@ -22,6 +22,12 @@ delete from job
 where seq in (select value from json_each(:seqs))
   and state = :state;
 
+-- name: remove_running
+-- A state that is bound is compared with what each index is of, so that the statement is prepared again at each call.
+delete from job
+where seq in (select value from json_each(:seqs))
+  and state = 'running';
+
 -- name: record
 update operation
 set state = :operation_state, freed = :freed, ended = :ended, attempts = :attempts, crashes = :crashes,
@@ -30,12 +36,12 @@ where seq = :seq
   and state = 'reserved';
 
 -- name: complete
--- `freed` is not named: it is 0 before and after, and SQLite would write the key's index again.
+-- `freed` is not named: it is 0 before and after, and SQLite would write the key's index again. Parameters by place, for
+-- each job: attempts, crashes, starts, fence, finished_at, result, result_until, keep_until, seq.
 update operation
-set state = :operation_state, ended = :ended, attempts = :attempts, crashes = :crashes, starts = :starts,
-    fence = :fence, error = '', rule = '', finished_at = :finished_at, result = :result, result_until = :result_until,
-    keep_until = :keep_until
-where seq = :seq
+set state = 'completed', ended = 'completed', attempts = ?, crashes = ?, starts = ?, fence = ?, error = '', rule = '',
+    finished_at = ?, result = ?, result_until = ?, keep_until = ?
+where seq = ?
   and state = 'reserved';
 
 -- name: back
