@@ -1,4 +1,4 @@
-"""What a supervisor does while the ledger works on its turn: everything else. The ledger is held up by a lock."""
+"""What a supervisor does while the ledger works on its turn: everything else."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ import pytest
 from benteng.gate import JobSpec
 from tests.support.site import Site
 from tests.worker.bed import APPS, field
+
+SLOW = """
+create function public.slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.2); return null; end';
+create trigger slow after update on benteng.job for each statement execute function public.slow()
+"""
+"""A claim takes longer than cells do."""
 
 WAITS = "select 1 from pg_locks where not granted and relation = 'benteng.control'::regclass"
 
@@ -25,7 +31,7 @@ def site(tmp_path, postgres, app_registry):
 
 @contextlib.contextmanager
 def turn_under_way(site):
-    """Make a job ready that only a claim sees which the ledger keeps waiting; the way on is free behind the block."""
+    """Make a job ready that only a claim sees which a lock keeps waiting; the way on is free behind the block."""
     later = site.gate.enqueue(JobSpec("hold@1", {"name": "b"}, actor="svc:test", delay_seconds=3_600)).job_id
     with site.superuser() as holder, holder.transaction():
         holder.execute("lock table benteng.control in exclusive mode")
@@ -72,3 +78,25 @@ def test_what_a_claim_brings_into_a_drain_is_handed_back(site):
     assert ("ready", 0, 1) == (view.state, view.attempts, view.handbacks)
     assert "completed" == site.show(running).state
     assert not site.count("hold b")
+
+
+def test_a_ledger_that_is_never_at_rest_prolongs_leases_too(site):
+    """Turn follows on turn for longer than a lease lasts, and an attempt that runs all the while keeps its own."""
+    with site.superuser() as connection:
+        connection.execute(SLOW)
+    running = site.enqueue("keep@1", name="a")
+    site.enqueue_many("tick@1", [{"number": number} for number in range(1_000)])
+
+    worker = site.worker("default", "--concurrency", "64")
+    site.effect("keep a")
+    site.until(lambda: left(site) == 1, seconds=120)
+    site.go()
+
+    assert ("completed", 1) == (site.ended(running).state, site.show(running).attempts)
+    assert not worker.all("lease_ends")
+
+
+def left(site):
+    """How many jobs are not done."""
+    with site.superuser() as connection:
+        return connection.execute("select count(*) from benteng.job").fetchone()[0]

@@ -247,8 +247,8 @@ class Supervisor:
         if asked.room:
             self._note_appetite(now, len(answer.grants), asked.room)
         flights = self._board(answer, asked.asked_at)
-        if asked.line >= 0 and self._done:  # the ledger goes on while we look at what it gave
-            self._turn_if_due(now)
+        if asked.line >= 0 and self._done and now < min(self._beat_at, self._register_at):
+            self._turn_if_due(now)  # the ledger goes on while we look at what it gave
         self._take(flights, asked.asked_at)
         self._report(asked.batch, answer)  # last: nobody waits for it
         return True
