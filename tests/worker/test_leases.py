@@ -11,7 +11,7 @@ import pytest
 
 from benteng.keeper.loop import PAUSE_SECONDS_MAX
 from benteng.policy import LIMITS, Tier
-from benteng.worker.supervisor import IDLE_SECONDS
+from benteng.worker.appetite import IDLE_SECONDS
 from tests.worker.bed import field, wait_gone
 
 RECOVERY_SECONDS_MAX = 15.0

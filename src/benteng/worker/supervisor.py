@@ -25,6 +25,7 @@ from benteng.policy import TypePolicy, differences
 from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX, Hints, StepwiseConsumer, Turning
 from benteng.store.records import Extension, Turn, WorkerFacts, WorkerRefusal
+from benteng.worker.appetite import Appetite
 from benteng.worker.backlog import SETTLE_MAX, Backlog, share
 from benteng.worker.budget import Budget
 from benteng.worker.flights import Flight, StopReason
@@ -50,9 +51,6 @@ LEAVE_SECONDS = 1.6
 STUCK_LEASES = 3.0
 STUCK_SECONDS_MIN = 2 * DEATH_SECONDS_MAX
 HOUSEKEEPING_SECONDS = 1.0
-HINT_SECONDS_MIN = 0.02
-IDLE_SECONDS = 1.4
-"""How long an empty queue is left alone that tells when it is not: 0.75 of it is still more than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +117,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._yard = Yard(means, self._selector)
         self._budget = Budget(plan.pool.starts_per_minute)
+        self._appetite = Appetite(plan.poll_seconds, means.rng)
         self._flights: dict[int, Flight] = {}
         self._done: list[Flight] = []
         self._under_way: UnderWay | None = None
@@ -130,16 +129,12 @@ class Supervisor:
         self._told = False
         self._drain_until = float("inf")
         self._code = OK
-        self._beat_at = self._look_at = self._register_at = self._house_at = 0.0
+        self._beat_at = self._register_at = self._house_at = 0.0
         self._done_at = self._lease_at = float("inf")
-        self._by_hint = False
-        self._missed_at = float("-inf")
-        self._hungry = True
         self._away_since = 0.0
         self._away_times = 0
         self._ask_at = 0.0
         self._hints: Hints | None = None
-        self._pause = IDLE_SECONDS
         self._hints_fd = self._answer_fd = -1
         self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -193,11 +188,10 @@ class Supervisor:
         return self._turn_if_due(now)
 
     def _turn_if_due(self, now: float) -> bool:
-        if now >= self._look_at:
-            self._hungry = True
-        room = self._budget.left(now, self._room())
         backlog = self._backlog()
-        if now < backlog.due_at and (not room or backlog.gathers):
+        due = now >= backlog.due_at
+        room = self._budget.left(now, self._room()) if self._appetite.wants(now, settles=due) else 0
+        if not due and (not room or backlog.gathers):
             return False
         return self._turn(now, room)
 
@@ -205,13 +199,7 @@ class Supervisor:
         return Backlog(len(self._done), len(self._flights), self._done_at, self._yard.waiting)
 
     def _room(self) -> int:
-        if (
-            self._draining
-            or not self._hungry
-            or not self._accepts
-            or not self._yard.crew.works
-            or self._register_at <= 0
-        ):
+        if self._draining or not self._accepts or not self._yard.crew.works or self._register_at <= 0:
             return 0
         left = max(0, len(self._done) - SETTLE_MAX)
         return min(self._share, self._plan.pool.concurrency - (len(self._flights) - len(self._done)) - left)
@@ -245,7 +233,7 @@ class Supervisor:
         for flight in asked.batch:
             del self._flights[flight.handle]
         if asked.room:
-            self._note_appetite(now, len(answer.grants), asked.room)
+            self._appetite.answered(now, len(answer.grants), asked.room, tells=self._hints is not None)
         flights = self._board(answer, asked.asked_at)
         if asked.line >= 0 and self._done and now < min(self._beat_at, self._register_at):
             self._turn_if_due(now)  # the ledger goes on while we look at what it gave
@@ -256,19 +244,6 @@ class Supervisor:
     def _takes(self, policy: TypePolicy, now: float) -> bool:
         """Whether attempts of a type can be started now: its cells do not rest, and its secrets are there."""
         return self._yard.takes(policy) and self._plan.vault.takes(policy, now)
-
-    def _note_appetite(self, now: float, got: int, room: int) -> None:
-        """A short answer means that the queue is empty: leave it alone, and longer each time that nothing comes.
-
-        Who enqueued during a claim saw what it took as ready still, and gave no hint: hence the soon second look.
-        """
-        self._hungry = got == room
-        if self._by_hint and not got:
-            self._missed_at = now
-        self._by_hint = False
-        idle = self._plan.poll_seconds if self._hints is None else max(self._plan.poll_seconds, IDLE_SECONDS)
-        self._pause = min(idle, HINT_SECONDS_MIN if got else 2 * self._pause)
-        self._look_at = now + self._pause * (0.75 + self._rng.random() / 2)
 
     def _board(self, answer: Turn, asked_at: float) -> list[Flight]:
         """Make flights of grants: from now on their leases are kept."""
@@ -491,14 +466,10 @@ class Supervisor:
             self._selector.register(self._answer_fd, selectors.EVENT_READ, _nothing)
 
     def _hinted(self, mask: int, now: float) -> None:
-        """Look at once; but after a hint that nothing came of not for a while: anybody may send hints.
-
-        One that comes while a turn is under way is heeded behind its answer, which may not know of it.
-        """
+        """Heed a hint; while a turn is under way behind its answer, which may not know of what was hinted at."""
         del mask
         if self._under_way is None and self._hints is not None and self._hints.heard():
-            self._by_hint = True
-            self._look_at = min(self._look_at, max(now, self._missed_at + HINT_SECONDS_MIN))
+            self._appetite.hint(now)
 
     def _sleep(self, now: float) -> None:
         self._tune()
@@ -522,8 +493,8 @@ class Supervisor:
 
     def _claims_at(self, now: float) -> float:
         """Return when the queue is to be asked; inf without room or a cell for more: whatever makes them wakes us."""
-        if not self._hungry:
-            return self._look_at
+        if self._appetite.waits:
+            return self._appetite.look_at
         return self._budget.wakes_at(now) if self._room() and not self._backlog().gathers else float("inf")
 
     def _keep_house(self, now: float) -> None:
