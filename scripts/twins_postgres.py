@@ -22,7 +22,7 @@ HINTS = "tests/store/postgres/test_hints.py"
 EVIDENCE = "tests/store/postgres/test_evidence.py"
 RETENTION = "tests/store/postgres/test_retention.py"
 ALIKE = ("type", "actor", "origin", "artifacts", "targets")
-"""What jobs of one claim have in common when one of them asks for the facts of all."""
+"""What jobs of one claim have in common when they share their facts."""
 
 
 def twin(name: str, file: str, breaks: tuple[tuple[str, str], ...], tests: str, suite: str = SUITE) -> Twin:
@@ -30,8 +30,8 @@ def twin(name: str, file: str, breaks: tuple[tuple[str, str], ...], tests: str, 
     return Twin(name, f"{FUNCTIONS}/{file}", breaks, tests, suite)
 
 
-def _partition(names: Iterable[str]) -> str:
-    return f"partition by {', '.join(f's.{name}' for name in names)})"
+def _on(names: Iterable[str]) -> str:
+    return f"on ({', '.join(f's.{name}' for name in names)})"
 
 
 TWINS = (
@@ -209,26 +209,26 @@ TWINS = (
     # -- what a claim reads
     twin(
         "head-walked-twice",
-        "claim.sql",
-        (("if cardinality(v_types) = 1 then", "if false then"),),
+        "turn.sql",
+        (("if cardinality(v_types) > 1 then", "if true then"),),
         "read_little",
         BLOAT,
     ),
     twin(
         "looked-again-at-nothing",
-        "claim.sql",
-        (("    exit when v_head < v_page and not v_contended;", "    exit when false;"),),
+        "turn.sql",
+        (("exit when v_rows > 0 and coalesce(v_head, v_rows - 1) < v_page;", "exit when false;"),),
         "looks_once",
         COSTS,
     ),
-    twin("line-walked-for-each", "claim.sql", (("j.state || '' = 'ready'", "j.state = 'ready'"),), "looks_once", COSTS),
+    twin("line-walked-for-each", "turn.sql", (("j.state || '' = 'ready'", "j.state = 'ready'"),), "looks_once", COSTS),
     # -- who contends
     twin("taken-not-seen", "claim.sql", (("coalesce(v_taken, false) or ", ""),), "shares_keys"),
     twin("wanted-twice-not-seen", "claim.sql", (("v_flawed or v_repeated or ", "v_flawed or "),), "share_a_key"),
     twin(
         "expired-while-waiting",
         "claim.sql",
-        (("coalesce(v_expires < v_now, false) or ", ""),),
+        (("coalesce(v_expires < v_chosen.now, false)", "false"),),
         "expires_while",
         ORDER,
     ),
@@ -239,14 +239,32 @@ TWINS = (
         "turn_does_not_wait",
         ORDER,
     ),
-    twin("flaw-not-seen", "claim.sql", (("v_contended := v_flawed", "v_contended := false"),), "not_started"),
-    twin("more-than-wanted", "claim.sql", (("v_ids[:v_want]", "v_ids"), ("v_here[:v_want]", "v_here")), "hide_nobody"),
+    twin(
+        "flaw-not-seen",
+        "claim.sql",
+        (("v_chosen.contended := v_flawed", "v_chosen.contended := false"),),
+        "not_started",
+    ),
+    twin("flaw-not-seen-at-once", "turn.sql", (("is not null as odd", "is null as odd"),), "not_started"),
+    twin(
+        "resource-not-seen-at-once",
+        "turn.sql",
+        (("x.resources <> '{}' or benteng.flaw", "benteng.flaw"),),
+        "shares_keys",
+    ),
+    twin(
+        "odd-among-many",
+        "turn.sql",
+        (("where not exists (select from head o where o.odd)", "where not h.odd"),),
+        "claim_order",
+    ),
+    twin("more-than-wanted", "claim.sql", (("v_ids[:p_want]", "v_ids"), ("v_here[:p_want]", "v_here")), "hide_nobody"),
     # -- facts
     *(
         twin(
             f"facts-of-other-{name}",
-            "claim.sql",
-            ((_partition(ALIKE), _partition(each for each in ALIKE if each != name)),),
+            "turn.sql",
+            (("select distinct s.type", f"select distinct {_on(each for each in ALIKE if each != name)} s.type"),),
             "facts_of_its_own",
             EVIDENCE,
         )
@@ -255,21 +273,21 @@ TWINS = (
     # -- fences
     twin(
         "fence-before-rows",
-        "claim.sql",
+        "turn.sql",
         (
             (
-                "  v_started   integer;\n",
+                "  v_rows    integer;\n",
                 (
-                    "  v_started   integer;\n"
-                    "  v_early     bigint[] := array(select nextval('benteng.fence') from generate_series(1, 100));\n"
+                    "  v_rows    integer;\n"
+                    "  v_early   bigint[] := array(select nextval('benteng.fence') from generate_series(1, 100));\n"
                 ),
             ),
-            ("nextval('benteng.fence') as fence", "v_early[r.ord] as fence"),
+            ("nextval('benteng.fence') as fence", "v_early[row_number() over ()] as fence"),
         ),
         "fence_is_drawn",
         ORDER,
     ),
-    twin("attempt-not-at-claim", "claim.sql", (("attempts = j.attempts + 1,", "attempts = j.attempts,"),), "spent_at"),
+    twin("attempt-not-at-claim", "turn.sql", (("attempts = j.attempts + 1,", "attempts = j.attempts,"),), "spent_at"),
     # -- the lock protocol
     twin(
         "jobs-unsorted",
@@ -311,7 +329,7 @@ TWINS = (
     ),
     twin(
         "control-read-without-lock",
-        "claim.sql",
+        "turn.sql",
         (("  lock table benteng.control in row share mode;\n", ""),),
         "tighten_waits",
         ORDER,

@@ -21,7 +21,7 @@ from benteng.store.records import Admission, Disposal
 from benteng.testing.bench import records, settlement
 from benteng.testing.ledger import ACCEPTS, LOW, MEDIUM
 
-CLAIM = "select job_id::text, fence from benteng_v1.claim(%s, %s, 'raw')"
+CLAIM = "select job_id::text, fence from benteng_v1.claim(%s, %s, 'raw') where job_id is not null"
 WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 A, B = "host:a", "host:b"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from benteng.decide import Disposition
-from benteng.errors import PolicyError
+from benteng.errors import BentengError, PolicyError, StoreUnavailable
 from benteng.job import Grant
 from benteng.lifecycle import QuarantineReason, State
 from benteng.store.postgres import rows, wire
@@ -122,23 +122,28 @@ class PostgresConsumer(Ledger):
         ended = self._types.many(SETTLEMENT, map(wire.settlement, rest))
         return ended, self._types.many(ENTRANCE, heirs)
 
-    def granted(self, row: Row) -> Grant | None:
-        """Return the grant; one that cannot be read is set apart alone, its attempt given back."""
+    def granted(self, found: Iterable[Row]) -> tuple[Grant, ...]:
+        """Return the grants. One that cannot be read is set apart alone, its attempt given back."""
+        told = list(found)
+        shared = rows.Shared(row["facts"] for row in told if row["facts"])
+        grants = [self._grant(row, shared) for row in told if row["job_id"]]
+        return tuple(grant for grant in grants if grant is not None)
+
+    def _grant(self, row: Row, shared: rows.Shared) -> Grant | None:
         try:
-            return rows.grant(row)
+            return rows.grant(row, shared)
         except UndecodableError as error:
-            lease = rows.lease(row)
-            proof = LeaseProof(lease.job_id, lease.fence, lease.token)
             reason = QuarantineReason.UNDECODABLE
-            self.settle([Settlement(proof, Disposition.QUARANTINE, reason=reason, error=str(error), started=False)])
+            apart = Settlement(rows.proof(row), Disposition.QUARANTINE, reason=reason, error=str(error), started=False)
+            self.settle([apart])
             return None
 
 
 class PostgresTurning:
     """See store.contract.Turning. Nothing to settle and nothing to claim is no call.
 
-    again  what is asked when the answer is lost: how the settlements stand. Leases of what it may have started simply
-           end
+    again  what is asked when the answer is lost, or was an error: how the settlements stand. Leases of what it may have
+           started simply end
     """
 
     def __init__(self, ledger: PostgresConsumer, call: Call | None, again: Call | None) -> None:
@@ -167,10 +172,16 @@ class PostgresTurning:
             return Turn((), ())
         try:
             return self._read(self._call, self._ledger.end(self._call))
-        except LostAnswerError:
-            if self._again is None:
+        except BentengError as error:
+            if self._again is None or not self._asks_again(error):
                 raise
             return self._read(self._again, self._ledger.ask(self._again))
+
+    def _asks_again(self, error: BentengError) -> bool:
+        """A lost answer tells nothing. By an error of a turn nothing has happened, and its claim may be to blame."""
+        if isinstance(error, StoreUnavailable):
+            return isinstance(error, LostAnswerError)
+        return self._call is not None and self._call.verb == "turn"
 
     @property
     def _session(self) -> Session | None:
@@ -180,15 +191,12 @@ class PostgresTurning:
         """Return the rows of the verb that was called as a turn."""
         match call.verb:
             case "claim":
-                return Turn((), self._granted(found))
+                return Turn((), self._ledger.granted(found))
             case "settle":
                 return Turn(tuple(map(rows.settled, found)), ())
             case _:
                 settled = tuple(rows.settled(rows.of_turn(row)) for row in found if row["settled_id"])
-                return Turn(settled, self._granted(row for row in found if not row["settled_id"]))
-
-    def _granted(self, found: Iterable[Row]) -> tuple[Grant, ...]:
-        return tuple(grant for row in found if (grant := self._ledger.granted(row)) is not None)
+                return Turn(settled, self._ledger.granted(row for row in found if not row["settled_id"]))
 
 
 def _extension(proof: LeaseProof, row: Row) -> Extension:

@@ -7,7 +7,7 @@ UndecodableError, and the caller sets that job apart alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +33,7 @@ from benteng.store.records import (
     Disposal,
     JobLine,
     JobView,
+    LeaseProof,
     Receipt,
     ResourceView,
     Settled,
@@ -124,28 +125,74 @@ def _operation(row: Row) -> OperationFact | None:
     return OperationFact(_id(row["job_id"]), row["origin"], row["payload_sha256"], row["operation"], row["epoch"])
 
 
-def grant(row: Row) -> Grant:
+class _Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The facts of jobs that are alike, as the verb that starts them writes them."""
+
+    type: str
+    actor: str
+    origin: str
+    artifacts: list[str]
+    targets: list[str]
+    lease_seconds: float
+    scope: str | None
+    name: str | None
+    mode: str | None
+    reason: str | None
+    policy_sha256: str | None
+    speaks: bool
+    denied: list[str] | None
+    facts: list[str] | None
+
+
+class _Facts(msgspec.Struct, frozen=True, gc=False):
+    now: int
+    groups: list[_Group]
+
+
+_FACTS = msgspec.json.Decoder(_Facts)
+
+
+class Shared:
+    """What jobs that are alike share: fresh evidence, and how long a lease is."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._groups = {
+            (each.type, each.actor, each.origin, *each.artifacts, "", *each.targets): (
+                _fresh(facts.now, each),
+                each.lease_seconds,
+            )
+            for facts in map(_FACTS.decode, texts)
+            for each in facts.groups
+        }
+
+    def of(self, row: Row) -> tuple[Evidence, float]:
+        """Return the evidence and the lease's seconds of a claimed job."""
+        return self._groups[row["type"], row["actor"], row["origin"], *row["artifacts"], "", *row["targets"]]
+
+
+def _fresh(now: int, group: _Group) -> Evidence:
+    switch = {"scope": group.scope, "name": group.name, "mode": group.mode, "reason": group.reason}
+    return Evidence(
+        now=now,
+        control=control(switch),
+        policy_sha256=group.policy_sha256,
+        speaks=group.speaks,
+        denied_targets=tuple(group.denied or ()),
+        artifacts=_artifacts(group.facts or ()),
+    )
+
+
+def grant(row: Row, shared: Shared) -> Grant:
     """Return a claimed job. Raises UndecodableError."""
     attempt = Attempt(row["attempt"], row["crashes"], row["handbacks"], row["snoozes"])
-    fresh = Evidence(
-        now=row["now"],
-        control=control(row, "control_"),
-        policy_sha256=row["type_sha256"],
-        speaks=row["speaks"],
-        denied_targets=tuple(row["denied"] or ()),
-        artifacts=_artifacts(row["artifact_facts"] or ()),
-    )
     found = job(row)
-    return Grant(found, attempt, _lease(found.id, row), fresh, alone=row["alone"])
+    fresh, seconds = shared.of(row)
+    return Grant(found, attempt, Lease(found.id, row["fence"], row["token"], seconds), fresh, alone=row["alone"])
 
 
-def lease(row: Row) -> Lease:
-    """Return the lease of a claimed job."""
-    return _lease(_id(row["job_id"]), row)
-
-
-def _lease(job_id: str, row: Row) -> Lease:
-    return Lease(job_id, row["fence"], row["token"], row["lease_seconds"])
+def proof(row: Row) -> LeaseProof:
+    """Return what shows that a claimed job is ours."""
+    return LeaseProof(_id(row["job_id"]), row["fence"], row["token"])
 
 
 def job(row: Row) -> Job:

@@ -138,6 +138,18 @@ class ClaimPromises(Promises):
 
         assert [jobs[1].id, jobs[2].id, jobs[0].id] == [grant.job.id for grant in bench.claim(3)]
 
+    def test_who_wants_a_resource_keeps_its_place(self, bench: Bench) -> None:
+        """Jobs with resources and jobs without start in one order, and their fences rise in it."""
+        plain = [bench.job() for _ in range(3)]
+        wanting = [bench.job(MEDIUM, operation=str(n), resources=(f"host:{n}",)) for n in range(2)]
+        bench.admit(plain[0], wanting[0], plain[1], wanting[1], plain[2])
+
+        grants = bench.claim(5)
+
+        order = [job.id for job in (plain[0], wanting[0], plain[1], wanting[1], plain[2])]
+        assert order == [grant.job.id for grant in grants]
+        assert grants == sorted(grants, key=lambda grant: grant.lease.fence)
+
     def test_producers_clock_orders_nothing(self, bench: Bench) -> None:
         """An `available_at` in the far past does not jump the queue of its priority."""
         first, pushy = bench.job(), bench.job(available_at=1)

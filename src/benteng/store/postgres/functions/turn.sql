@@ -1,9 +1,15 @@
 -- turn: settle, then claim, in one transaction and one round trip.
 --
--- Promise   as settle and claim; all of it or nothing. When the claim fails, the settlements stay: it is undone alone.
--- Locks     control in row share mode, first; then as settle; then jobs and resources with skip locked.
+-- Promise   as settle and claim (claim.sql); all of it or nothing. When the claim fails nothing has happened, and the caller
+--           settles alone: to undo the claim alone would cost each turn a savepoint, and rows that were returned cannot be undone.
+--           One row for what was settled of each, one for each job that starts, and one that tells the facts of all of them.
+-- Locks     control in row share mode, first; then as settle; then jobs and resources with skip locked. Without settlements
+--           resource rows may be waited for, see claim.sql.
 -- Order     the settlements may hold resource rows, so the claim behind them waits for nothing: a job whose resource row is in
 --           somebody's hands stays ready for the next claim. The sketch forbade resources here, because its claim waited.
+-- Rounds    the first starts what stands at the head of the line by the statement that locks it: all of it or nothing, and
+--           nothing when somebody there wants a resource or is flawed. Then, and when more can start, `choose` looks and decides.
+-- Facts     jobs of which the facts are the same share one evaluation of them: [type, actor, origin, artifacts, targets, ...].
 create or replace function benteng_v1.turn(
   p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_n bigint, p_accepts text[], p_worker text,
   p_connects bigint[] default '{}', p_refused bigint[] default '{}',
@@ -13,10 +19,7 @@ returns table (
   job_id uuid, type text, tier text, priority integer, available_at bigint, expires_at bigint, generation integer,
   origin text, actor text, request_id text, payload bytea, payload_sha256 text, operation_key text, envelope bytea,
   policy_sha256 text, artifacts text[], targets text[], resources text[], summary text,
-  attempt integer, crashes integer, handbacks integer, snoozes integer, alone boolean,
-  fence bigint, token text, lease_seconds float8, now bigint,
-  control_scope text, control_name text, control_mode text, control_reason text, type_sha256 text, speaks boolean,
-  denied text[], artifact_facts text[])
+  attempt integer, crashes integer, handbacks integer, snoozes integer, alone boolean, fence bigint, token text, facts text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -24,18 +27,162 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  v_me benteng.login := benteng.me('consumer');
+  v_me      benteng.login;
+  v_login   text;
+  v_pool    text;
+  v_known   boolean;                                         -- the history is the one that the fences belong to
+  v_types   text[];
+  v_leases  float8[];                                        -- of each type
+  v_limits  integer[];
+  v_halted  text[];
+  v_settles boolean := p_settlements <> '{}' or p_ids <> '{}';
+  v_want    integer := least(coalesce(p_n, 0), 1000);
+  v_page    integer;
+  v_quotas  integer[];
+  v_head    integer;                                         -- how many stand there, up to a page
+  v_now     timestamptz;
+  v_secret  text;
+  v_rows    integer;
+  v_chosen  benteng.chosen;
 begin
   lock table benteng.control in row share mode;
-  return query
-  select s.job_id, s.state, s.reason, (null::benteng_v1.granted).*
-  from benteng.end_attempts(
-    v_me, p_settlements, p_successors, false, p_connects, p_refused, p_ids, p_fences, p_tokens, p_results) s;
-  begin
+  select
+    l.name, l.pool,
+    h.system_identifier = c.system_identifier::text and h.timeline = benteng.timeline() and h.claims_from <= benteng.now(),
+    o.types, o.leases, o.limits,
+    (select coalesce(array_agg(x.name), '{}') from benteng.control x where x.scope = 'origin' and x.mode = 'halt')
+  into v_login, v_pool, v_known, v_types, v_leases, v_limits, v_halted
+  from benteng.login l
+  cross join benteng.history h
+  cross join pg_control_system() c
+  cross join lateral (
+    select array_agg(t.name) as types, array_agg(t.lease_seconds) as leases, array_agg(t.attempts_max) as limits
+    from benteng.open_type t
+    where t.pool = l.pool
+      and t.name = any (p_accepts)) o
+  where l.name = session_user
+    and l.facet = 'consumer'
+    and current_setting('transaction_isolation') = 'read committed';
+  if not found then
+    perform benteng.me('consumer');                          -- says why
+  end if;
+
+  if v_settles then
+    v_me := (v_login, 'consumer', v_pool)::benteng.login;
     return query
-    select null::uuid, null::text, null::text, g.*
-    from benteng.start_jobs(v_me.pool, p_n, p_accepts, p_worker, false) g;
-  exception when others then
-    raise warning 'the claim of a turn failed (%)', sqlstate;  -- the next claim meets it again, and says so
-  end;
+    select s.job_id, s.state, s.reason, (null::benteng_v1.granted).*
+    from benteng.end_attempts(
+      v_me, p_settlements, p_successors, false, p_connects, p_refused, p_ids, p_fences, p_tokens, p_results) s;
+  end if;
+
+  if not v_known then
+    if v_settles then
+      return;                                                -- the next claim says why
+    end if;
+    perform benteng.same_history();
+  end if;
+  for v_round in 0 .. 24 loop
+    exit when v_want <= 0 or v_types is null;
+    -- Later rounds look further, so that many jobs to park at the head do not hide one that can start.
+    v_page := case when v_round < 2 then v_want else least(1000, greatest(v_want, 4 << least(v_round, 8))) end;
+    v_head := null;
+    v_quotas := array[v_page];
+    if cardinality(v_types) > 1 then
+      select q.quotas, q.head
+      into v_quotas, v_head
+      from benteng.quotas(v_types, v_page, v_halted, coalesce(v_chosen.later, '{}')) q;
+    end if;
+    if v_round > 0 then
+      v_chosen := benteng.choose(
+        v_types, v_quotas, v_limits, v_halted, v_want, v_round = 1, v_round = 1 and not v_settles, v_chosen);
+      v_head := coalesce(v_head, v_chosen.found);
+      -- Nothing: the end of the line, or all that stands at its head is in the hands of other claims. Then look further.
+      exit when v_chosen.found = 0 and (v_page >= 1000 or v_head < v_page);
+    end if;
+
+    if v_round = 0 or v_chosen.tids is not null then
+      v_now := coalesce(v_chosen.now, benteng.now());
+      v_secret := encode(uuid_send(gen_random_uuid()), 'hex');
+      return query
+      with head as materialized (
+        select
+          x.tid,
+          x.resources <> '{}' or benteng.flaw(
+            x.tier, x.operation_key, x.payload_sha256, x.expires_at < v_now, x.attempts >= q.attempts_max) is not null as odd
+        from unnest(v_types, v_quotas, v_limits) q (name, n, attempts_max)
+        cross join lateral (
+          select
+            j.ctid as tid, j.priority, j.due_at, j.seq, j.tier, j.operation_key, j.payload_sha256, j.expires_at, j.attempts,
+            j.resources
+          from benteng.job j
+          where j.type = q.name
+            and j.state = 'ready'
+            and j.origin <> all (v_halted)
+          order by j.priority, j.due_at, j.seq
+          limit q.n
+          for update skip locked) x
+        where v_round = 0
+        order by x.priority, x.due_at, x.seq
+      ), started as (
+        update benteng.job j
+        set state = 'running',
+            attempts = j.attempts + 1,
+            starts = j.starts + 1,
+            fence = g.fence,
+            token = v_secret || g.fence,                   -- a secret of this claim, and no two alike
+            pool = v_pool,
+            worker = left(p_worker, 256),
+            lease_until = v_now + make_interval(secs => v_leases[array_position(v_types, j.type)]),
+            waits_for = null,
+            woken_at = null,
+            progress = ''
+        from (                                             -- an array: the planner must not take it for many
+          select r.tid, nextval('benteng.fence') as fence
+          from unnest(coalesce(v_chosen.tids, array(
+            select h.tid
+            from head h
+            where not exists (select from head o where o.odd)))) r (tid)) g
+        where j.ctid = g.tid
+          and j.state || '' = 'ready'                      -- keeps the planner off job_ready: it would walk it for each job
+          and j.fence < g.fence
+        returning
+          j.id, j.type, j.tier, j.priority, j.available_at, j.expires_at, j.generation, j.origin, j.actor, j.request_id,
+          j.payload, j.payload_sha256, j.operation_key, j.envelope, j.policy_sha256, j.artifacts, j.targets, j.resources,
+          j.summary, j.attempts, j.crashes, j.handbacks, j.snoozes, j.alone, j.fence, j.token, j.worker
+      ), noted as (
+        insert into benteng.audit (
+          id, at, event, job_id, type, policy_sha256, state_from, state_to, attempt, fence, origin, actor, request_id,
+          operation_key, payload_sha256, summary, resources, worker)
+        select
+          s.fence, v_now, 'claimed', s.id, s.type, s.policy_sha256, 'ready', 'running', s.attempts, s.fence, s.origin, s.actor,
+          s.request_id, s.operation_key, s.payload_sha256, s.summary, s.resources, s.worker
+        from started s
+      )
+      select
+        null::uuid, null, null,
+        s.id, s.type, s.tier, s.priority::integer, coalesce(benteng.instant(s.available_at), 0),
+        coalesce(benteng.instant(s.expires_at), 0), s.generation, s.origin, s.actor, s.request_id, s.payload,
+        encode(s.payload_sha256, 'hex'), encode(s.operation_key, 'hex'), s.envelope, s.policy_sha256, s.artifacts, s.targets,
+        s.resources, s.summary, s.attempts, s.crashes, s.handbacks, s.snoozes, s.alone, s.fence, s.token, null
+      from started s
+      union all
+      select
+        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+        null, null, null, null, null, null, null, null, null,
+        json_build_object('now', benteng.instant(v_now), 'groups', json_agg(json_build_array(
+          a.type, a.actor, a.origin, a.artifacts, a.targets, v_leases[array_position(v_types, a.type)], f.scope, f.name,
+          f.mode, f.reason, f.policy_sha256, f.speaks, f.denied, f.artifacts)))::text
+      from (select distinct s.type, s.actor, s.origin, s.artifacts, s.targets from started s) a
+      cross join lateral benteng.facts(a.type, a.actor, a.origin, a.artifacts, a.targets) f
+      having count(*) > 0;
+      get diagnostics v_rows = row_count;
+      v_want := v_want - greatest(v_rows - 1, 0);
+    end if;
+    if v_round = 0 then
+      exit when v_rows > 0 and coalesce(v_head, v_rows - 1) < v_page;
+    else
+      perform benteng.seize(v_chosen);
+      exit when v_head < v_page and not v_chosen.contended;  -- the line was no longer than what we have looked at
+    end if;
+  end loop;
 end $$;
