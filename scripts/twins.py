@@ -66,6 +66,13 @@ TWINS = (
         "stale_settlement_is",
     ),
     twin(
+        "stopped-never-forgotten",
+        f"{STORE}/moves.py",
+        "None if keep is None or not ended else tx.after(keep)",
+        "None",
+        "was_stopped_goes",
+    ),
+    twin(
         "token-weak",
         f"{STORE}/claim.py",
         "secrets.token_hex(TOKEN_BYTES * len(ready))",

@@ -143,6 +143,27 @@ TWINS = (
         "goes_after or goes_each",
     ),
     twin(
+        "stopped-never-forgotten",
+        "move_jobs.sql",
+        (("  where r.keep_until is not null\n", "  where false\n"),),
+        "was_stopped_goes",
+    ),
+    twin(
+        "decided-never-forgotten",
+        "quarantine.sql",
+        (("  where d.keep_until is not null;", "  where false;"),),
+        "was_stopped_goes or person_has_decided",
+    ),
+    twin(
+        "apart-forgotten",
+        "move_jobs.sql",
+        (
+            ("keep_until = case when k.state_to <> 'quarantined' then p_now", "keep_until = case when true then p_now"),
+            ("        ended = nullif(k.state_to, 'quarantined'),", "        ended = 'discarded',"),
+        ),
+        "person_has_decided",
+    ),
+    twin(
         "forgotten-too-soon",
         "purge.sql",
         (("      and x.keep_until <= v_now\n", ""),),

@@ -78,7 +78,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     lease_seconds         how long a claim is hidden from others without a heartbeat
     run_seconds_max       deadline of one attempt; then SIGTERM, grace_seconds, SIGKILL
     expires_seconds       a job not started within this is quarantined as expired; 0: never
-    operation_keep_seconds  how long a completed operation refuses a second one; None: for ever
+    operation_keep_seconds  how long the operation of a job that ended is kept, and so refuses a second one where it
+                          does; None: for ever
     """
 
     attempts_max: int

@@ -237,7 +237,7 @@ class Keeper(Store, Protocol):
         ...
 
     def purge(self, n: int) -> int:
-        """Drop up to n results and completed operations past their retention; return how many rows changed."""
+        """Drop up to n results and operations of ended jobs past their retention; return how many rows changed."""
         ...
 
 

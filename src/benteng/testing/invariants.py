@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from benteng.audit import verify_page
-from benteng.lifecycle import ENTRY, TRANSITIONS, OperationState, QuarantineReason, State
+from benteng.lifecycle import ENTRY, TERMINAL, TRANSITIONS, OperationState, QuarantineReason, State
 from benteng.merkle import Frontier
 from benteng.policy import Tier
 from benteng.store.contract import Operator
@@ -37,7 +37,7 @@ class BrokenLedgerError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a ledger shows to whoever may see everything. `purged`: completed jobs whose retention has ended."""
+    """What a ledger shows to whoever may see everything. `purged`: jobs that ended and whose retention is over."""
 
     jobs: dict[str, JobView]
     rows: list[AuditRow]
@@ -61,14 +61,14 @@ def contents(ledger: Ledger) -> Contents:
 
 
 def _purged(log: Iterable[dict[str, Any]]) -> frozenset[str]:
-    """Return the jobs that may be gone: completed before a purge that left its record."""
-    completed, purged = list[str](), 0
+    """Return the jobs that may be gone: ended before a purge that left its record."""
+    ended, purged = list[str](), 0
     for record in log:
-        if record["state_to"] == State.COMPLETED:
-            completed.append(record["job_id"])
+        if record["state_to"] in TERMINAL:
+            ended.append(record["job_id"])
         elif record["event"] == "purged":
-            purged = len(completed)
-    return frozenset(completed[:purged])
+            purged = len(ended)
+    return frozenset(ended[:purged])
 
 
 def _views(operator: Operator) -> Iterator[tuple[str, JobView]]:

@@ -278,7 +278,6 @@ class Model:
     def _complete(self, row: Row, result: bytes) -> None:
         self._move(row, State.COMPLETED)
         row.result, row.result_until = result, self._in(row.policy.limits.result_keep_seconds)
-        self._keep(row)
 
     def _keep(self, row: Row) -> None:
         keep = row.policy.limits.operation_keep_seconds
@@ -408,9 +407,7 @@ class Model:
         row = self._apart(job_id)
         _allow(row.reason is QuarantineReason.UNCERTAIN)
         self._move(row, State.COMPLETED if happened else State.DISCARDED)
-        if happened:
-            self._keep(row)
-        else:
+        if not happened:
             row.operation = OperationState.FREED
         self._free(row)
         return Cancelled(job_id, row.state)
@@ -442,6 +439,8 @@ class Model:
             self._give_baton(row, taken=())
         row.state, row.reason, row.waits_for, row.cancel_asked = state, reason, "", False
         row.operation = operation_after(state, started=row.starts > 0, reason=reason)
+        if state in TERMINAL:
+            self._keep(row)
         if was_running and is_uncertain and row.policy.closes:
             self.closed |= set(row.job.refs.resources)
         elif was_running:

@@ -24,6 +24,8 @@ from benteng.testing.ledger import ACCEPTS, LOW, MEDIUM
 CLAIM = "select job_id::text, fence from benteng_v1.claim(%s, %s, 'raw') where job_id is not null"
 WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 A, B = "host:a", "host:b"
+ENDS = {"plain": {"holds": False}, "held": {"holds": True}, "retried": {"disposition": Disposition.RETRY}}
+"""How the attempts of one batch end, each way by other statements."""
 
 
 class Waiter:
@@ -130,12 +132,12 @@ def test_job_that_expires_while_its_claim_waits_does_not_start(bench, owner, hel
     assert State.QUARANTINED is bench.state(job.id)
 
 
-@pytest.mark.parametrize("holds", [False, True])
-def test_batches_take_their_jobs_in_one_order(bench, owner, held, holds):
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_batches_take_their_jobs_in_one_order(bench, owner, held, end):
     """Whatever the order of a batch, its first job by id is locked first: waiting for it, the batch holds no other."""
     grants = sorted((bench.started() for _ in range(2)), key=lambda grant: grant.job.id)
     with held("select from benteng.job where id = %s for update", grants[0].job.id):
-        batch = Waiter(lambda: bench.settle(*(settlement(each, holds=holds) for each in reversed(grants))))
+        batch = Waiter(lambda: bench.settle(*(settlement(each, **end) for each in reversed(grants))))
         wait_for(owner)
         free = owner.execute("select from benteng.job where id = %s for update nowait", [grants[1].job.id]).fetchall()
 

@@ -16,6 +16,7 @@ END = """
   select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity
   where datname = current_database() and application_name like 'benteng-%'
 """
+DATED = "select keep_until from benteng.operation where keep_until is not null order by 1"
 DUE = "select until, unnest(seqs) from benteng.retention order by 1, 2"
 BEFORE = """
   drop table benteng.retention;
@@ -113,3 +114,20 @@ def test_migration_finds_what_was_finished_before(bench, owner, done):
 
     assert BATCH + 2 == len(due)
     assert due == owner.execute(DUE).fetchall()
+
+
+def test_migration_dates_what_was_stopped_before(bench, owner):
+    """Step 010 gives what was cancelled or discarded the time that it have now; HIGH and what is set apart none."""
+    stopped = [bench.admitted(policy, operation="a").id for policy in (BRIEF, LOW, HIGH)]
+    bench.operator.cancel(stopped, "a reason")
+    bench.settle(quarantine(bench.started(BRIEF)))
+    due, dated = owner.execute(DUE).fetchall(), owner.execute(DATED).fetchall()
+    owner.execute("update benteng.operation set keep_until = null")
+    owner.execute("delete from benteng.retention")
+    (step,) = [each for each in migrate.migrations() if "010" in each.name]
+
+    owner.execute(step.text.encode())
+
+    assert 2 == len(due) == len(dated)
+    assert due == owner.execute(DUE).fetchall()
+    assert dated == owner.execute(DATED).fetchall()

@@ -179,6 +179,7 @@ def _leave(
     error: str = "",
     rule: str = "",
 ) -> None:
+    keep = policy_of(tx, row["type"]).limits.operation_keep_seconds
     _remove(tx, [row], row["state"])
     _expect_one(
         tx.run(
@@ -195,6 +196,7 @@ def _leave(
                 "error": error,
                 "rule": bounded(rule),
                 "finished_at": tx.now if ended else 0,
+                "keep_until": None if keep is None or not ended else tx.after(keep),
             },
         ),
     )

@@ -110,7 +110,6 @@ def _discard_one(tx: Tx, row: Row, reason: str, *, free: bool) -> Cancelled:
 def _end(tx: Tx, row: Row, kept: OperationState, ended: State, reason: str) -> None:
     _expect_one(tx.run(_QUARANTINE["remove"], {"seq": row["seq"]}))
     keep = policy_of(tx, row["type"]).limits.operation_keep_seconds
-    is_completed = kept is OperationState.COMPLETED
     _expect_one(
         tx.run(
             _QUARANTINE["settle_operation"],
@@ -121,7 +120,7 @@ def _end(tx: Tx, row: Row, kept: OperationState, ended: State, reason: str) -> N
                 "freed": int(kept is OperationState.FREED),
                 "ended": str(ended),
                 "error": reason,
-                "keep_until": tx.after(keep) if is_completed and keep is not None else None,
+                "keep_until": None if keep is None else tx.after(keep),
                 "now": tx.now,
             },
         ),

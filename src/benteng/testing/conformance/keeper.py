@@ -7,6 +7,7 @@ import pytest
 from benteng.decide import Disposition
 from benteng.job import Job
 from benteng.lifecycle import OperationState, QuarantineReason, State
+from benteng.policy import TypePolicy
 from benteng.store.records import Disposal
 from benteng.testing.bench import Bench, proof, quarantine, settlement
 from benteng.testing.conformance.base import Promises
@@ -323,7 +324,7 @@ class PurgePromises(Promises):
 
     @pytest.mark.parametrize("happened", [True, False], ids=["happened", "not-happened"])
     def test_what_a_person_resolved_goes_by_that_time(self, bench: Bench, *, happened: bool) -> None:
-        """What happened is kept like any completed operation, from its resolution on; what did not is kept."""
+        """Whatever it was found to be, it is kept like any other end, from its resolution on."""
         grant = bench.started(ONCE, operation="a")
         bench.settle(quarantine(grant, QuarantineReason.UNCERTAIN))
         days = ONCE.limits.operation_keep_seconds or 0.0
@@ -331,7 +332,57 @@ class PurgePromises(Promises):
         bench.operator.resolve(grant.job.id, happened=happened, reason="seen")
 
         assert [grant.job.id] == self._left(bench, [grant.job], days - 1)
-        assert ([] if happened else [grant.job.id]) == self._left(bench, [grant.job], 2)
+        assert [] == self._left(bench, [grant.job], 2)
+
+    @pytest.mark.parametrize("policy", [BRIEF, HIGH], ids=["brief", "high"])
+    @pytest.mark.parametrize("started", [False, True], ids=["never-started", "started"])
+    @pytest.mark.parametrize("end", ["cancelled", "discarded", "cancelled-by-settle"])
+    def test_what_was_stopped_goes_after_its_retention(
+        self, bench: Bench, policy: TypePolicy, end: str, *, started: bool
+    ) -> None:
+        """Cancelled or discarded, it is kept like what completed; a key that it kept is free then. HIGH is for ever."""
+        job = self._stopped(bench, policy, end, started=started)
+        reuse = bench.admit(bench.job(policy, operation="a"))[0].disposal if policy is BRIEF else None
+
+        assert reuse in {None, Disposal.DUPLICATE if started else Disposal.ADMITTED}
+        assert (0, [job.id]) == (
+            self._drained(bench, 86_398),
+            [each.job_id for each in bench.producer.status([job.id])],
+        )
+        assert ([job.id] if policy is HIGH else []) == self._left(bench, [job], 2)
+        if policy is BRIEF and started:
+            assert Disposal.ADMITTED is bench.admit(bench.job(policy, operation="a"))[0].disposal
+
+    def test_what_is_set_apart_stays_until_a_person_has_decided(self, bench: Bench) -> None:
+        """However long it takes; its retention begins with the decision."""
+        grant = bench.started(BRIEF, operation="a")
+        bench.settle(quarantine(grant))
+
+        assert [grant.job.id] == self._left(bench, [grant.job], 400 * 86_400)
+        bench.operator.discard([grant.job.id], "a reason")
+        assert [grant.job.id] == self._left(bench, [grant.job], 86_399)
+        assert [] == self._left(bench, [grant.job], 2)
+
+    @staticmethod
+    def _stopped(bench: Bench, policy: TypePolicy, end: str, *, started: bool) -> Job:
+        """Return a job that ended without being completed; started, if asked, before it came back to wait."""
+        job = bench.admitted(policy, operation="a")
+        if started:
+            (grant,) = bench.claim()
+            bench.settle(settlement(grant, Disposition.RETRY, delay_seconds=1.0))
+        if end == "cancelled":
+            bench.operator.cancel([job.id], "a reason")
+            return job
+        if started:
+            bench.due()
+        (grant,) = bench.claim()
+        if end == "discarded":
+            bench.settle(quarantine(grant, started=False))
+            bench.operator.discard([job.id], "a reason")
+        else:
+            bench.operator.cancel([job.id], "a reason")
+            bench.settle(settlement(grant, Disposition.HAND_BACK))
+        return job
 
     def test_second_end_changes_no_retention(self, bench: Bench) -> None:
         """A settlement of an attempt that is over moves no time, and nothing is forgotten twice."""

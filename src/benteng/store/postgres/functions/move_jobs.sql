@@ -157,7 +157,7 @@ begin
     where j.id = m.id
       and m.state_to in ('cancelled', 'quarantined')
     returning
-      j.seq, j.fence, m.state_to, m.reason, coalesce(m.rule, '') as rule, coalesce(m.error, '') as error,
+      j.seq, j.type, j.fence, m.state_to, m.reason, coalesce(m.rule, '') as rule, coalesce(m.error, '') as error,
       coalesce(m.attempts, j.attempts) as attempts, coalesce(m.crashes, j.crashes) as crashes,
       coalesce(m.starts, j.starts) as starts, case when j.state = 'running' then j.token end as token
   ), kept as (
@@ -171,22 +171,30 @@ begin
         else 'reserved'
       end as operation_to
     from gone g
+  ), recorded as (
+    update benteng.operation o
+    set state = k.operation_to,
+        freed = k.operation_to = 'freed',
+        ended = nullif(k.state_to, 'quarantined'),
+        attempts = k.attempts,
+        crashes = k.crashes,
+        starts = k.starts,
+        fence = k.fence,
+        token = k.token,
+        error = case when k.state_to = 'cancelled' then coalesce(k.reason, '') else k.error end,
+        rule = k.rule,
+        result = null,
+        result_until = null,
+        keep_until = case when k.state_to <> 'quarantined' then p_now + make_interval(secs => t.operation_keep_seconds) end,
+        finished_at = case when k.state_to <> 'quarantined' then p_now end
+    from kept k
+    left join benteng.job_type t on t.name = k.type
+    where o.seq = k.seq
+    returning o.seq, o.keep_until
   )
-  update benteng.operation o
-  set state = k.operation_to,
-      freed = k.operation_to = 'freed',
-      ended = nullif(k.state_to, 'quarantined'),
-      attempts = k.attempts,
-      crashes = k.crashes,
-      starts = k.starts,
-      fence = k.fence,
-      token = k.token,
-      error = case when k.state_to = 'cancelled' then coalesce(k.reason, '') else k.error end,
-      rule = k.rule,
-      result = null,
-      result_until = null,
-      keep_until = null,
-      finished_at = case when k.state_to <> 'quarantined' then p_now end
-  from kept k
-  where o.seq = k.seq;
+  insert into benteng.retention (until, seqs)
+  select min(r.keep_until), array_agg(r.seq)
+  from recorded r
+  where r.keep_until is not null
+  having count(*) > 0;
 end $$;

@@ -1,6 +1,6 @@
 -- purge: drop what may be forgotten.
 --
--- Promise   up to n rows: results past their retention, then completed operations past theirs; HIGH has none. Never the audit.
+-- Promise   up to n rows: results past their retention, then operations of jobs that ended past theirs; HIGH has none. Never the audit.
 --           What is due and was not dropped, for want of room or because somebody holds it, stays due.
 -- Locks     entries of retention, then operations; both with skip locked: waits for nothing.
 create or replace function benteng_v1.purge(p_n bigint) returns bigint
@@ -33,13 +33,13 @@ begin
     from benteng.operation x
     where x.seq = any (v_held)
       and x.keep_until <= v_now
-      and x.state = 'completed'
+      and x.ended is not null
     limit v_n - v_results);
   get diagnostics v_operations = row_count;
   insert into benteng.retention (until, seqs)
   select d.until, array_agg(o.seq order by o.seq)
   from benteng.operation o
-  cross join lateral (select least(o.result_until, case when o.state = 'completed' then o.keep_until end)) d (until)
+  cross join lateral (select least(o.result_until, case when o.ended is not null then o.keep_until end)) d (until)
   where o.seq = any (v_seqs)
     and d.until is not null
   group by d.until;

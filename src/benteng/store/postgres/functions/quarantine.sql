@@ -111,7 +111,7 @@ begin
         freed = p_kept = 'freed',
         ended = p_ended,
         error = p_reason,
-        keep_until = case when p_kept = 'completed' then v_now + make_interval(secs => t.operation_keep_seconds) end,
+        keep_until = v_now + make_interval(secs => t.operation_keep_seconds),
         finished_at = v_now
     from benteng.job_type t
     where o.job_id = p_row.id

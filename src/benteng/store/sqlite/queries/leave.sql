@@ -31,7 +31,8 @@ where seq in (select value from json_each(:seqs))
 -- name: record
 update operation
 set state = :operation_state, freed = :freed, ended = :ended, attempts = :attempts, crashes = :crashes,
-    starts = :starts, fence = :fence, error = :error, rule = :rule, finished_at = :finished_at
+    starts = :starts, fence = :fence, error = :error, rule = :rule, finished_at = :finished_at,
+    keep_until = :keep_until
 where seq = :seq
   and state = 'reserved';
 

@@ -1,6 +1,6 @@
 -- purge.sql: what may be forgotten.
 --
--- Promise   only results past their retention and completed operations past theirs; HIGH has none (null). Tallies
+-- Promise   only results past their retention and operations of jobs that ended past theirs; HIGH has none (null). Tallies
 --           whose sum was told go after a week: no breaker looks back so far.
 -- Order     results before operations: no result is kept longer than its operation (settle.py), and so an operation is
 --           in operation_keep only once its result has gone, which no settlement has to pay for.
@@ -22,7 +22,7 @@ where seq in (
   where keep_until is not null
     and result is null
     and keep_until <= :now
-    and state = 'completed'
+    and ended is not null
   order by keep_until
   limit :limit);
 
