@@ -117,14 +117,14 @@ def test_migration_finds_what_was_finished_before(bench, owner, done):
 
 
 def test_migration_dates_what_was_stopped_before(bench, owner):
-    """Step 010 gives what was cancelled or discarded the time that it have now; HIGH and what is set apart none."""
+    """Step 011 gives what was cancelled or discarded the time that it have now; HIGH and what is set apart none."""
     stopped = [bench.admitted(policy, operation="a").id for policy in (BRIEF, LOW, HIGH)]
     bench.operator.cancel(stopped, "a reason")
     bench.settle(quarantine(bench.started(BRIEF)))
     due, dated = owner.execute(DUE).fetchall(), owner.execute(DATED).fetchall()
     owner.execute("update benteng.operation set keep_until = null")
     owner.execute("delete from benteng.retention")
-    (step,) = [each for each in migrate.migrations() if "010" in each.name]
+    (step,) = [each for each in migrate.migrations() if "011" in each.name]
 
     owner.execute(step.text.encode())
 

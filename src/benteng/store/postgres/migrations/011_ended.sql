@@ -1,4 +1,4 @@
--- 010_ended.sql (expand): what was cancelled or discarded is forgotten after its type's time, like what completed.
+-- 011_ended.sql (expand): what was cancelled or discarded is forgotten after its type's time, like what completed.
 --
 -- Promise   operations that ended before without being completed get the time that they would have had, and an entry of
 --           `retention` each thousand. What is set apart has no such time until a person has decided.
