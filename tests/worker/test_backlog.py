@@ -61,3 +61,10 @@ def test_a_claim_goes_along_at_once_where_it_starts_something(ended, waiting, ga
 def test_a_claim_leaves_half_of_many_slots_to_the_next(slots, jobs):
     """While one half runs the ledger starts the other; with few slots a call costs more than that gains."""
     assert jobs == share(slots)
+
+
+def test_a_claim_waits_for_what_ends_in_a_moment():
+    """Where a cell makes several, one after the other, they are settled together, by one call."""
+    assert Backlog(1, 10, 100.0, waiting=False, flowing=True).gathers
+    assert not Backlog(0, 10, NEVER, waiting=False, flowing=True).gathers
+    assert 100.0 + LINGER_SECONDS == Backlog(1, 10, 100.0, waiting=False, flowing=True).due_at

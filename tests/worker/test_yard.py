@@ -12,7 +12,7 @@ import pytest
 
 from benteng.evidence import Evidence
 from benteng.job import Attempt, Grant, Job, Lease
-from benteng.outcome import Crashed, Interrupted, Judged, Lost, Suspicious, Transient, Unstarted
+from benteng.outcome import Completed, Crashed, Interrupted, Judged, Lost, Suspicious, Transient, Unstarted
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.verdict import Refuse
 from benteng.worker import wire
@@ -26,7 +26,7 @@ from benteng.worker.pool import Kind, Pool
 from benteng.worker.scratch import PLACE, Scratch
 from benteng.worker.watched import Heard
 from benteng.worker.wire import Inbox, Line
-from benteng.worker.yard import WAIT_SECONDS_MAX, Yard
+from benteng.worker.yard import SHELF_SECONDS, WAIT_SECONDS_MAX, Yard
 
 POLICIES = {
     f"{tier}@1": TypePolicy(name=f"{tier}@1", tier=tier, effect=Effect.REPEATABLE, limits=LIMITS[tier]) for tier in Tier
@@ -276,7 +276,7 @@ def test_how_many_cells_a_lane_starts(lane, waiting, missing):
     """Enough for what waits, what is kept ready beside, and never more than the pool allows."""
     lane.waiting.extend(flight() for _ in range(waiting))
 
-    assert missing == lane.missing()
+    assert missing == lane.missing(100.0)
 
 
 def test_a_greeting_does_not_bring_a_dying_cell_back(yard):
@@ -289,6 +289,133 @@ def test_a_greeting_does_not_bring_a_dying_cell_back(yard):
     assert CellState.DYING is cell.state
     here.close()
     there.close()
+
+
+ENDED_1 = wire.ended_frames([(wire.Ending(1, wire.How.COMPLETED, result_bytes=4), b"null")])[0]
+
+
+@pytest.fixture
+def lined(yard):
+    """A yard whose serial cell has the first of four flights, and three before it; signals sent; the cell's side."""
+    yard.crew.nursery.state = NurseryState.READY
+    yard.crew.approve()
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    lane = next(lane for lane in yard._lanes if lane.name == "serial")
+    cell = Cell(OWN, lane, here, state=CellState.READY)
+    cell.inbox.line = Line.CELL_READY
+    lane.cells.append(cell)
+    yard._cells[OWN] = cell
+    cell.attend(yard._selector, NOBODY)
+    flights = [flight() for _ in range(4)]
+    for number, each in enumerate(flights, 1):
+        each.handle, each.lease_until = number, 200.0
+    yard.enter(flights, 100.0)
+    yard.dispatch(100.0)
+    assert list(cell.flights) == [1, 2, 3, 4]
+    assert cell.shelf is not None
+    signals: list[int] = []
+    yard._signal = lambda cell, number: signals.append(number)
+    yield yard, cell, flights, signals, there
+    there.close()
+
+
+def taken(cell):
+    """Take an attempt from the shelf, as the cell does, and say that it starts."""
+    inbox = Inbox(Line.TO_SERIAL_CELL)
+    inbox.accept(cell.shelf.theirs.recv(1 << 16, socket.MSG_DONTWAIT))
+    [(message, _)] = inbox.messages()
+    cell.shelf.theirs.send(wire.frame(wire.Started((message.works[0].handle,))))
+
+
+def test_what_lies_before_a_busy_cell_waits_for_another_one(lined):
+    """After a few milliseconds; then it is as if it had never been given."""
+    yard, cell, flights, _, _ = lined
+    wakes_at = yard.wake_at(100.0)
+
+    yard.tick(100.0 + SHELF_SECONDS)
+
+    assert 100.0 + SHELF_SECONDS == wakes_at
+    assert [1] == list(cell.flights)
+    assert flights[1:] == list(cell.lane.waiting)
+    assert [False] * 3 == [each.sent for each in flights[1:]]
+    assert 1 == cell.jobs
+
+
+def test_words_that_wake_nobody_are_heard_all_the_same(lined):
+    """The end of one behind which another takes its time is settled before that ends."""
+    yard, cell, flights, _, _ = lined
+    cell.shelf.theirs.send(wire.frame(wire.Started((1,))))
+    cell.shelf.theirs.send(ENDED_1)
+    taken(cell)
+
+    yard.tick(100.0 + SHELF_SECONDS)
+
+    assert flights[:1] == yard.ended
+    assert [2] == list(cell.flights)
+
+
+@pytest.mark.parametrize("reason", [StopReason.CANCEL, StopReason.DRAIN, StopReason.LOST, StopReason.LEASE])
+def test_a_stop_of_what_lies_before_a_cell_does_not_touch_the_cell(lined, reason):
+    """It was not started, and what the cell makes is another's."""
+    yard, cell, flights, signals, _ = lined
+
+    yard.stop(flights[2], reason, 101.0)
+
+    assert (Lost if reason is StopReason.LOST else Unstarted) is type(flights[2].outcome)
+    assert [] == signals
+    assert [1] == list(cell.flights)
+    assert [flights[1], flights[3]] == list(cell.lane.waiting)
+
+
+def test_a_stop_asks_only_the_attempt_that_runs(lined):
+    """The signal goes to a process: one that has ended, although it was not heard yet, must not end the next."""
+    yard, cell, flights, signals, _ = lined
+    taken(cell)
+
+    yard.stop(flights[0], StopReason.CANCEL, 101.0)
+    first = list(signals)
+    yard.stop(flights[1], StopReason.CANCEL, 101.0)
+
+    assert [] == first
+    assert [signal.SIGTERM] == signals
+
+
+def test_a_drain_takes_back_what_lies_before_cells(lined):
+    """It has no cell yet, and goes back to the store unspent."""
+    yard, _, flights, _, _ = lined
+
+    yard.withdraw_waiting(101.0)
+
+    assert flights[1:] == yard.ended
+    assert [Unstarted] * 3 == [type(each.outcome) for each in flights[1:]]
+
+
+def test_a_dead_cell_has_only_what_it_took(lined):
+    """What it had taken counts as started although it never said so; what it had not taken waits again."""
+    yard, cell, flights, _, _ = lined
+    cell.shelf.theirs.send(wire.frame(wire.Started((1,))))
+    cell.shelf.theirs.send(ENDED_1)
+    cell.shelf.theirs.recv(1 << 16)
+
+    yard._exited(wire.Exited(OWN, signal.SIGKILL, guarded=False), 101.0)
+
+    assert [Completed, Crashed] == [type(each.outcome) for each in yard.ended]
+    assert flights[:2] == yard.ended
+    assert flights[2:] == list(cell.lane.waiting)
+
+
+def test_a_cell_that_stops_taking_keeps_nothing(lined):
+    """When it has said an end on its line, what lies before it is for others."""
+    yard, cell, flights, _, there = lined
+    cell.shelf.theirs.send(wire.frame(wire.Started((1,))))
+    there.sendall(ENDED_1)
+
+    yard._hear(cell, 101.0)
+
+    assert flights[:1] == yard.ended
+    assert flights[1:] == list(cell.lane.waiting)
+    assert {} == cell.flights
 
 
 def settled(yard, *, started, said):

@@ -23,17 +23,19 @@ class Backlog:
     ended    how many;  flights: all that are claimed and not settled, these among them
     since    when the first of them ended, in seconds of CLOCK_BOOTTIME; inf when there is none
     waiting  whether claimed jobs wait for a cell
+    flowing  whether a cell makes several, one after the other: all of them will have ended in a moment
     """
 
     ended: int
     flights: int
     since: float
     waiting: bool
+    flowing: bool = False
 
     @property
     def gathers(self) -> bool:
         """Whether no claim goes along before it is due: it would start nothing sooner."""
-        return self.ended > 0 and self.waiting
+        return self.ended > 0 and (self.waiting or self.flowing)
 
     @property
     def due_at(self) -> float:

@@ -13,7 +13,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from _thread import _count as thread_count  # pyright: ignore[reportPrivateUsage] - threading knows only its own
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -24,8 +25,8 @@ from benteng.worker import wire
 from benteng.worker.attempt import Attempt, Mouth, Stopped, Workshop, current
 from benteng.worker.pool import TIERS, Kind, Start
 from benteng.worker.sandbox import Spec, basic, linux, roots, system
-from benteng.worker.scratch import PLACE, PRIVATE, directory_of
-from benteng.worker.wire import Configure, Inbox, Line, Spawn
+from benteng.worker.scratch import DIRECTORY, PLACE, PRIVATE, directory_of, is_untouched
+from benteng.worker.wire import INBOX_BYTES, Configure, Inbox, Line, Spawn
 
 CRASH_STATUS = 70
 PLACES = {Kind.WIDE: None, Kind.SERIAL: str(PLACE), Kind.SINGLE: ""}
@@ -92,16 +93,22 @@ def serve(sock: socket.socket, shop: Workshop, *, once: bool) -> None:
     """Make one attempt after the other until the line ends; only one when `once`."""
     serial = Serial(shop)
     signal.signal(signal.SIGTERM, serial.stop)
-    inbox = Inbox(Line.TO_CELL)
-    while inbox.fill(sock):
+    inbox = Inbox(Line.TO_SERIAL_CELL)
+    while serial.listen(sock, inbox):
         for message, tail in inbox.messages():
-            if not isinstance(message, wire.Grants):
+            if isinstance(message, wire.Shelf):
+                serial.put_up()
                 continue
-            for work, payload, secrets in wire.parts(message.works, tail):
-                serial.attempt(Attempt(work, payload, shop, secrets))
+            for attempt in _attempts(message, tail, shop):
+                serial.make(attempt)
                 if once:
                     wait_for_end(sock)
                     return
+
+
+def _attempts(message: wire.Grants, tail: bytes, shop: Workshop) -> Iterator[Attempt]:
+    for work, payload, secrets in wire.parts(message.works, tail):
+        yield Attempt(work, payload, shop, secrets)
 
 
 def wait_for_end(sock: socket.socket) -> None:
@@ -111,33 +118,109 @@ def wait_for_end(sock: socket.socket) -> None:
 
 
 class Serial:
-    """One attempt at a time, on the main thread, where a signal can reach it."""
+    """One attempt at a time, on the main thread, where a signal can reach it; then what lies on the shelf."""
 
     def __init__(self, shop: Workshop) -> None:
         self._shop = shop
         self._attempt: Attempt | None = None
+        self._descriptors: list[int] = []
+        self._shelf: socket.socket | None = None
+        self._root = -1
+        self._inbox = Inbox(Line.TO_SERIAL_CELL)
+        self._said: list[bytes] = []
+        self._aloud = False
 
-    def attempt(self, attempt: Attempt) -> None:
-        """Judge, say that it starts, run, and say how it ended."""
+    def listen(self, sock: socket.socket, inbox: Inbox) -> bool:
+        """Receive once; False at the end of the line. What comes first may bring the descriptor of a shelf."""
+        if self._shelf is not None:
+            return inbox.fill(sock)
+        data, descriptors, _, _ = socket.recv_fds(sock, min(inbox.room, INBOX_BYTES), 1)
+        self._descriptors += descriptors
+        inbox.accept(data)
+        return bool(data)
+
+    def put_up(self) -> None:
+        """Take from a shelf from now on."""
+        self._shelf = socket.socket(fileno=self._descriptors.pop())
+        self._root = os.open(self._shop.scratch, DIRECTORY)
+
+    def make(self, attempt: Attempt | None) -> None:
+        """Make an attempt, and then those on the shelf, as long as each leaves nothing; say how the last ended aloud.
+
+        Each start is said before it and each end before the next start, by one call.
+        """
+        while attempt is not None:
+            if attempt.loads:
+                self._murmur()  # its judgement runs code of the user's
+            ended = self._one(attempt)
+            self._said += wire.ended_frames([ended])
+            attempt = self._following() if self._is_clean(ended[0]) else None
+        os.chdir(self._shop.scratch)
+        self._shop.mouth.say(*self._said)
+        self._said.clear()
+        self._aloud = False
+
+    def _one(self, attempt: Attempt) -> tuple[wire.Ending, bytes]:
+        """Judge, say that it starts, run; return how it ended."""
         refused = attempt.judge()
         if refused is not None:
-            self._shop.mouth.say(*wire.ended_frames([(refused, b"")]))
-            return
+            return refused, b""
         if attempt.job_type is not None:
             basic.bound(attempt.job_type.policy.limits, hard=False)
         attempt.settle_in()
-        self._shop.mouth.say(attempt.started())
+        self._said.append(attempt.started())
+        self._murmur()
         self._attempt = attempt
         ended = self._run(attempt)
         self._attempt = None
-        os.chdir(self._shop.scratch)
-        self._shop.mouth.say(*wire.ended_frames([ended]))
+        return ended
 
     def _run(self, attempt: Attempt) -> tuple[wire.Ending, bytes]:
         try:
             return attempt.run()
         except Stopped:  # it came between two lines of ours
             return attempt.stopped()
+
+    def _murmur(self) -> None:
+        """Say what is to be said without waking the supervisor; aloud where that cannot be, and all that follows."""
+        data = b"".join(self._said)
+        self._said.clear()
+        if not data:
+            return
+        if self._shelf is not None and not self._aloud and len(data) <= INBOX_BYTES:
+            try:
+                self._shelf.send(data, socket.MSG_DONTWAIT)
+            except OSError:
+                pass
+            else:
+                return
+        self._aloud = True
+        self._shop.mouth.say(data)
+
+    def _is_clean(self, ending: wire.Ending) -> bool:
+        """Whether the next attempt may begin here before the supervisor has looked: nothing is left of this one.
+
+        Neither a child nor a thread of Python's, nor a file where attempts work.
+        """
+        if self._shelf is None or ending.how is not wire.How.COMPLETED or thread_count() != 0:
+            return False
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return is_untouched(str(PLACE), self._root)
+        return False
+
+    def _following(self) -> Attempt | None:
+        """Take the next attempt from the shelf, if one lies there."""
+        if self._shelf is None:
+            return None
+        try:
+            self._inbox.accept(self._shelf.recv(INBOX_BYTES, socket.MSG_DONTWAIT))
+        except OSError:
+            return None
+        for message, tail in self._inbox.messages():
+            return next(_attempts(message, tail, self._shop))
+        return None
 
     def stop(self, number: int, at: object) -> None:
         """Raise Stopped in a handler that runs. A second signal does nothing more; then comes SIGKILL."""

@@ -18,7 +18,9 @@ from typing import Any
 
 from benteng.worker import wire
 from benteng.worker.flights import Flight
+from benteng.worker.pace import Pace
 from benteng.worker.pool import Kind
+from benteng.worker.shelf import PIECES_MAX, Shelf
 from benteng.worker.watched import Heard, Watched
 from benteng.worker.wire import Inbox, Line, Outbox
 
@@ -42,6 +44,8 @@ class Cell:
     looked_at  somebody looks at it from outside; it gets no work until then
     seen_at    when somebody last did;  unseen: it was idle since and nobody has
     confined  its children live in a namespace of processes, whose first process is its child all its life
+    spent  it must not be used again: something went wrong in it
+    shelf  what it takes by itself, if its lane has shelves
     ours  we killed it for the sake of the flight in `culprit` (None: of all): its other residents are not to blame
     """
 
@@ -59,6 +63,8 @@ class Cell:
     unseen: bool = False
     confined: bool = False
     distrusted: bool = False
+    spent: bool = False
+    shelf: Shelf | None = None
     ours: bool = False
     inbox: Inbox = field(default_factory=lambda: Inbox(Line.CELL_BORN))
     outbox: Outbox = field(default_factory=Outbox)
@@ -93,11 +99,25 @@ class Cell:
             flight.sent = True
         self.jobs += len(flights)
 
-    def give(self, flights: list[Flight]) -> None:
-        """Send flights that are seated to it, in as few frames as fit."""
-        for data in wire.grant_frames([flight.work() for flight in flights]):
+    def give(self, flights: list[Flight]) -> list[Flight]:
+        """Send flights that are seated to it, in as few frames as fit; return those for which it has no room after all.
+
+        Where it has a shelf, the first of several wakes it and the others lie there.
+        """
+        first, refused = flights, list[Flight]()
+        if self.lane.shelves and len(flights) > 1:
+            first, refused = flights[:1], self._put_up().put(flights[1:])
+        for data in wire.grant_frames([flight.work() for flight in first]):
             self.outbox.put(data)
         self._send()
+        return refused
+
+    def _put_up(self) -> Shelf:
+        """Return its shelf, and give it one when it has none yet."""
+        if self.shelf is None:
+            self.shelf = Shelf()
+            self.outbox.put(wire.frame(wire.Shelf()), (self.shelf.theirs.fileno(),))
+        return self.shelf
 
     def say(self, message: wire.Stop) -> None:
         """Send one message."""
@@ -116,10 +136,15 @@ class Cell:
             return
 
     def receive(self) -> Iterator[tuple[Any, bytes]]:
-        """Yield what it says. Raises EOFError, ProtocolError, BlockingIOError, ConnectionError."""
+        """Yield what it says on its line. Raises EOFError, ProtocolError, BlockingIOError, ConnectionError."""
         if not self.inbox.fill(self.line):
             raise EOFError
+        yield from self.murmurs()
         yield from self.inbox.messages()
+
+    def murmurs(self) -> Iterator[tuple[Any, bytes]]:
+        """Yield what it says without waking anybody: all of it was said before what comes on its line then."""
+        return iter(()) if self.shelf is None else self.shelf.receive()
 
     def flight(self, handle: int) -> Flight:
         """Return a resident. Raises ProtocolError for a handle that is not one of its own."""
@@ -131,6 +156,8 @@ class Cell:
     def close(self) -> None:
         """Give back its descriptors."""
         self.line.close()
+        if self.shelf is not None:
+            self.shelf.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
@@ -143,6 +170,7 @@ class Lane:
     width      flights in one cell at a time;  cells_max: cells with flights beside each other
     jobs_max   flights that one cell may have in its life
     ahead      idle cells beside those;  always: cells that are kept even when there is nothing to do
+    shelves    its cells may have further flights before them, of the same type, while that is a quick one
     """
 
     name: str
@@ -152,28 +180,51 @@ class Lane:
     jobs_max: int
     ahead: int = 0
     always: int = 0
+    shelves: bool = False
     cells: list[Cell] = field(default_factory=list[Cell])
     waiting: deque[Flight] = field(default_factory=deque[Flight])
     crashes: int = 0
     not_before: float = 0.0
+    pace: Pace = field(init=False)
 
-    def place(self) -> list[tuple[Cell, list[Flight]]]:
+    def __post_init__(self) -> None:
+        self.pace = Pace(1 + PIECES_MAX if self.shelves else 1)
+
+    def place(self, now: float) -> list[tuple[Cell, list[Flight]]]:
         """Return which waiting flights go to which cell now: always one that is free, never one that is merely next."""
         placed: list[tuple[Cell, list[Flight]]] = []
         for cell in self.cells:
             count = min(cell.room, len(self.waiting))
             if count > 0:
-                placed.append((cell, [self.waiting.popleft() for _ in range(count)]))
+                flights = [self.waiting.popleft() for _ in range(count)]
+                if self.shelves:
+                    flights += self._following(flights[0], self.jobs_max - cell.jobs - count, now)
+                placed.append((cell, flights))
         return placed
 
-    def missing(self) -> int:
+    def _following(self, first: Flight, most: int, now: float) -> Iterator[Flight]:
+        """Yield what may lie before a cell that has that one: of its type, and no more than the next cell will have."""
+        waiting = 1 + len(self.waiting)
+        share = -(-waiting // -(-waiting // self._depth(first, now)))
+        for _ in range(min(most, share - 1)):
+            following = self.waiting[0]
+            if following.grant.job.type != first.grant.job.type or following.grant.alone:
+                return
+            yield self.waiting.popleft()
+
+    def _depth(self, first: Flight, now: float) -> int:
+        """How many one cell may have, of which that one is the first."""
+        return 1 if first.grant.alone else self.pace.depth(first.grant.job.type, now)
+
+    def missing(self, now: float) -> int:
         """Return how many cells to start now."""
         free = busy = alive = 0
         for cell in self.cells:
             free += cell.state is CellState.BORN or cell.looked_at or cell.room > 0
             busy += bool(cell.flights)
             alive += cell.state is not CellState.DYING
-        wanted = max(-(-len(self.waiting) // self.width) + self.ahead - free, self.always - alive)
+        each = self._depth(self.waiting[0], now) if self.shelves and self.waiting else self.width
+        wanted = max(-(-len(self.waiting) // each) + self.ahead - free, self.always - alive)
         return max(0, min(wanted, self.cells_max + self.ahead - busy - free))
 
     def crashed(self, now: float, jitter: Callable[[], float]) -> None:

@@ -112,6 +112,11 @@ class Flight:
         """Note a lease of `seconds` from a moment that is surely not after the store's answer."""
         self.lease_until = asked_at + seconds - margin_seconds(self.grant.lease.seconds)
 
+    def recall(self, now: float) -> None:
+        """Note that it waits again: its cell had not taken it."""
+        self.entered_at, self.sent = now, False
+        self.deadline = self.kill_at = float("inf")
+
     def work(self) -> tuple[wire.Work, bytes]:
         """Return what its cell gets, and its part of the tail: neither job id nor token."""
         job, secrets, tail = self.grant.job, tuple[Named, ...](), self.grant.job.payload

@@ -65,7 +65,8 @@ def _lanes_of(pool: Pool, types: list[TypePolicy]) -> list[Lane]:
         lanes.append(Lane("wide", Kind.WIDE, many, 1, WIDE_JOBS_MAX, always=1))
         lanes.append(Lane("alone", Kind.WIDE, 1, 1, 1))
     if Tier.MEDIUM in tiers:
-        lanes.append(Lane("serial", Kind.SERIAL, 1, many, pool.jobs_per_cell, always=1))
+        alike = not (pool.exec or pool.egress)  # no process or connect that has to be told which attempt it belongs to
+        lanes.append(Lane("serial", Kind.SERIAL, 1, many, pool.jobs_per_cell, always=1, shelves=alike))
     if any(policy.tier is Tier.MEDIUM and policy.secrets for policy in types):
         lanes.append(Lane("sealed", Kind.SERIAL, 1, many, 1, ahead=1))
     if Tier.HIGH in tiers:

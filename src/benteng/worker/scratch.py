@@ -115,7 +115,7 @@ class Scratch:
         """
         if attempt is not None:
             handle = self._handle(cell)
-            if handle >= 0 and not (attempt == PLACE and _is_untouched(str(PLACE), handle)):
+            if handle >= 0 and not (attempt == PLACE and is_untouched(str(PLACE), handle)):
                 self._take(str(attempt), handle)
             return
         handle = self._handles.pop(cell, -1)
@@ -212,7 +212,7 @@ class Scratch:
             return
 
 
-def _is_untouched(name: str, parent: int) -> bool:
+def is_untouched(name: str, parent: int) -> bool:
     """Whether it is a directory as it was made: private, and empty."""
     try:
         handle = os.open(name, DIRECTORY, dir_fd=parent)

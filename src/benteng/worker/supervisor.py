@@ -196,7 +196,7 @@ class Supervisor:
         return self._turn(now, room)
 
     def _backlog(self) -> Backlog:
-        return Backlog(len(self._done), len(self._flights), self._done_at, self._yard.waiting)
+        return Backlog(len(self._done), len(self._flights), self._done_at, self._yard.waiting, self._yard.flowing)
 
     def _room(self) -> int:
         if self._draining or not self._accepts or not self._yard.crew.works or self._register_at <= 0:
@@ -263,7 +263,7 @@ class Supervisor:
         self._yard.enter(going, clock.boot_seconds())
         self._settle_up([flight for flight in flights if flight.outcome is not None], asked_at)
         if self._draining:
-            self._yard.withdraw_waiting()
+            self._yard.withdraw_waiting(clock.boot_seconds())
         elif going:
             self._yard.dispatch(clock.boot_seconds())
 
@@ -402,7 +402,7 @@ class Supervisor:
             self._draining = True
             self._drain_until = now + self._plan.pool.drain_seconds
             self._say("draining", attempts=len(self._flights), seconds=self._plan.pool.drain_seconds)
-            self._yard.withdraw_waiting()
+            self._yard.withdraw_waiting(now)
 
     def _refuse(self, rule: str, text: str) -> None:
         self._say("refused", rule=rule, why=text)

@@ -88,6 +88,10 @@ class Grants(_Message, frozen=True, tag=True):
     works: tuple[Work, ...]
 
 
+class Shelf(_Message, frozen=True, tag=True):
+    """Take more attempts from the socket that comes along, one whenever one has ended. A serial cell alone has one."""
+
+
 class Stop(_Message, frozen=True, tag=True):
     """End one attempt of a wide cell if it can be ended: its deadline passed, or it is no longer wanted."""
 
@@ -431,6 +435,7 @@ class Line(StrEnum):
     """A line and its state: who speaks, and what was said before."""
 
     TO_CELL = "to_cell"
+    TO_SERIAL_CELL = "to_serial_cell"
     CELL_BORN = "cell_born"
     CELL_READY = "cell_ready"
     TO_NEW_ZYGOTE = "to_new_zygote"
@@ -448,6 +453,7 @@ class Line(StrEnum):
 
 PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
     Line.TO_CELL: (Grants, Stop),
+    Line.TO_SERIAL_CELL: (Grants, Shelf),
     Line.CELL_BORN: (Hello, Log),
     Line.CELL_READY: (Started, Ended, Progress, Log),
     Line.TO_NEW_ZYGOTE: (Configure,),

@@ -41,6 +41,9 @@ MEASURE_SECONDS = 1.0
 SCRATCH_FILES = 4
 """A MEDIUM or HIGH cell may hold so many times the size of its largest file on the disk."""
 
+SHELF_SECONDS = 0.003
+"""So long an attempt may lie before a busy cell; then those that are free get it."""
+
 STRAYS_MAX = 1_000
 PROGRESS_MAX = 10_000
 
@@ -61,6 +64,7 @@ class Yard:
         self._timers = Timers()
         self._since: dict[int, float] = {}
         self._strays: dict[int, int] = {}
+        self._shelves: dict[int, float] = {}
         self._measure_at = 0.0
         self._dirty = False
         self.crew = Crew(means, selector, self._ears())
@@ -77,6 +81,11 @@ class Yard:
         """Whether a flight waits for a cell."""
         return self._lanes.waiting
 
+    @property
+    def flowing(self) -> bool:
+        """Whether a cell makes several flights, one after the other."""
+        return bool(self._shelves)
+
     def enter(self, flights: Iterable[Flight], now: float) -> None:
         """Take flights in. They wait for a cell if they must, but not for ever."""
         for flight in flights:
@@ -87,6 +96,8 @@ class Yard:
         """End a flight: asked first, killed after the grace. A lost lease is not asked."""
         if flight.outcome is not None:
             return
+        if flight.sent:
+            self._take_back(self._where[flight.handle], now)
         if not flight.sent:
             self._withdraw(flight, f"not started ({reason})", lost=reason is StopReason.LOST)
             return
@@ -101,8 +112,10 @@ class Yard:
             grace = flight.policy.limits.grace_seconds if grace_seconds is None else grace_seconds
             self._kill_later(flight, now + grace)
 
-    def withdraw_waiting(self) -> None:
+    def withdraw_waiting(self, now: float) -> None:
         """Give back every flight that no cell has yet."""
+        for cell in self._cells.values():
+            self._take_back(cell, now)
         for lane in self._lanes:
             for flight in tuple(lane.waiting):
                 self._withdraw(flight, "not started (drain)")
@@ -122,7 +135,7 @@ class Yard:
     def _ask(self, cell: Cell, flight: Flight) -> None:
         if cell.lane.kind is Kind.WIDE:
             cell.say(wire.Stop(flight.handle))
-        else:
+        elif flight.handle == next(reversed(cell.flights)):  # the others that it has taken have ended: it says so soon
             self._signal(cell, signal.SIGTERM)
 
     def _signal(self, cell: Cell, number: int) -> None:
@@ -136,6 +149,7 @@ class Yard:
         self.crew.tick(now)
         self._reports.expire(now)
         self._over_time(now)
+        self._clear_shelves(now)
         self._look_around(now)
         self._unguard(now)
         self._lanes.rest(now)
@@ -149,14 +163,15 @@ class Yard:
         """Send waiting flights to cells that have room, and start cells for the others."""
         if self.crew.works:
             for lane in self._lanes:
-                self._staff(lane, now)
                 self._send(lane, now)
+                self._staff(lane, now)
 
     def wake_at(self, now: float) -> float:
         """Return when `tick` is wanted again at the latest."""
         if self._dirty:
             return now
         soon = now + (0.25 if self._since else 1.0)
+        soon = min((soon, *self._shelves.values()))
         return min(soon, self._lanes.wakes_at(now), self.crew.wakes_at(), self._timers.wakes_at())
 
     def overdue(self, now: float, slack: float) -> list[Flight]:
@@ -200,6 +215,7 @@ class Yard:
         for number in self._hatchery.measure(dict(self._measurable())):
             cell = self._cells.get(number)
             if cell is not None and cell.state is CellState.READY:
+                self._take_back(cell, now)
                 for flight in cell.flights.values():
                     flight.stop = flight.stop or StopReason.SCRATCH
                 self._means.say("scratch_full", cell=cell.number, pid=cell.pid)
@@ -230,7 +246,7 @@ class Yard:
     def _staff(self, lane: Lane, now: float) -> None:
         if now < lane.not_before:
             return
-        for _ in range(lane.missing()):
+        for _ in range(lane.missing(now)):
             self._spawn(lane, now)
 
     def _spawn(self, lane: Lane, now: float) -> None:
@@ -245,7 +261,7 @@ class Yard:
         self.crew.spawn(theirs, wire.Spawn(number, lane.kind, lane.width, self._lanes.limits(lane.kind)))
 
     def _send(self, lane: Lane, now: float) -> None:
-        for cell, flights in lane.place():
+        for cell, flights in lane.place(now):
             for flight in flights:
                 flight.deadline = now + flight.policy.limits.run_seconds_max
                 flight.kill_at = flight.deadline + flight.policy.limits.grace_seconds
@@ -254,10 +270,12 @@ class Yard:
             self._guard_first(cell, flights, now)
             cell.seat(flights)
             if self.crew.desk is None:
-                cell.give(flights)
+                self._wait_again(cell, cell.give(flights), now)
             else:
                 for flight in flights:
                     self.crew.desk.register(flight.handle, cell.pidfd)
+            if len(cell.flights) > 1 and cell.shelf is not None:
+                self._shelves[cell.number] = now + SHELF_SECONDS
 
     def _guard_first(self, cell: Cell, flights: list[Flight], now: float) -> None:
         """See that the zygote knows when the lease ends before the cell gets the work: no work is without a guard."""
@@ -266,8 +284,47 @@ class Yard:
             self.crew.say(wire.Guard(until))
 
     def _hear(self, cell: Cell, now: float) -> None:
+        message = None
         for message, tail in cell.receive():
             self._take(cell, message, tail, now)
+        if isinstance(message, wire.Ended) and cell.shelf is not None and cell.flights:
+            self._take_back(cell, now)  # it takes no more of them by itself
+            self._rest(cell, now)
+
+    # ---------------------------------------------------------------------------------------------------------- shelves
+
+    def _clear_shelves(self, now: float) -> None:
+        """Let nothing lie for long: behind an attempt that takes its time, or in words that were to wake nobody."""
+        for number in [number for number, when in self._shelves.items() if when <= now]:
+            cell = self._cells[number]
+            if self._take_back(cell, now) and cell.shelf is not None:
+                cell.shelf.late = True
+                cell.lane.pace.late(cell.shelf.type, now)
+            self._hear_murmurs(cell, now)
+            if len(cell.flights) > 1:  # of which all but the last have ended
+                self._shelves[number] = now + SHELF_SECONDS
+            else:
+                self._shelves.pop(number, None)
+
+    def _hear_murmurs(self, cell: Cell, now: float) -> None:
+        try:
+            for message, tail in cell.murmurs():
+                self._take(cell, message, tail, now)
+        except wire.ProtocolError as error:
+            self._distrust(cell, str(error), now)
+
+    def _take_back(self, cell: Cell, now: float) -> bool:
+        """Have what lies before a cell wait again, and tell whether there was something."""
+        flights = [] if cell.shelf is None else cell.shelf.take_back()
+        self._wait_again(cell, flights, now)
+        return bool(flights)
+
+    def _wait_again(self, cell: Cell, flights: list[Flight], now: float) -> None:
+        for flight in reversed(flights):
+            del cell.flights[flight.handle], self._where[flight.handle]
+            flight.recall(now)
+            cell.lane.waiting.appendleft(flight)
+        cell.jobs -= len(flights)
 
     def _lost(self, cell: Cell, error: wire.ProtocolError | None, now: float) -> None:
         if error is None:
@@ -346,24 +403,30 @@ class Yard:
         self._end(flight, now)
         cell.lane.worked()
         if cell.lane.kind is Kind.SERIAL:
-            self._hatchery.drop(cell.number, PLACE)
+            cell.spent = cell.spent or not isinstance(flight.outcome, Completed)
         elif flight.scratch:
             self._hatchery.drop(cell.number, flight.handle)
-        if cell.state is not CellState.READY or cell.flights:
+        self._rest(cell, now)
+
+    def _rest(self, cell: Cell, now: float) -> None:
+        """Look after a cell that has no flight any more; it must not be used again when it is spent."""
+        if cell.flights:
             return
-        if self._is_spent(cell, flight):
+        self._shelves.pop(cell.number, None)
+        if cell.shelf is not None:
+            if cell.shelf.flowed:
+                cell.lane.pace.flowed(cell.shelf.type)
+            cell.shelf.clear()
+        if cell.lane.kind is Kind.SERIAL:
+            self._hatchery.drop(cell.number, PLACE)
+        if cell.state is not CellState.READY:
+            return
+        if cell.spent or cell.jobs >= cell.lane.jobs_max:
             self._kill(cell, now)
         elif cell.lane.kind is Kind.WIDE and now - cell.seen_at < MEASURE_SECONDS:
             cell.unseen = True  # LOW may share a cell, also with what another has left: for a second at most
         else:
             self._look(cell, now)
-
-    @staticmethod
-    def _is_spent(cell: Cell, flight: Flight) -> bool:
-        """Whether an idle cell must not be used again: used up, or after any error."""
-        return cell.jobs >= cell.lane.jobs_max or (
-            cell.lane.kind is not Kind.WIDE and not isinstance(flight.outcome, Completed)
-        )
 
     def _note(self, cell: Cell, handle: int, text: str, *, progress: bool) -> None:
         """Take output, which may arrive after its attempt ended; too much of it is hostile."""
@@ -393,6 +456,8 @@ class Yard:
         """Kill a cell and its group. Its flights end when it is reaped. `ours`: not by a fault of its residents."""
         if cell.state is CellState.DYING:
             return
+        self._take_back(cell, now)
+        self._shelves.pop(cell.number, None)
         cell.expect_death(ours=ours)
         self._since[cell.number] = now
         if cell.pidfd >= 0:
@@ -423,15 +488,20 @@ class Yard:
             flight.accuse(isolation.VIOLATION, why)
 
     def _last_words(self, cell: Cell, now: float) -> None:
-        """Read what a dead cell had said completely: an end that was said counts."""
+        """Read what a dead cell had said completely: an end that was said counts. What it took counts as started."""
+        self._take_back(cell, now)
         try:
+            for said, tail in () if cell.distrusted else cell.murmurs():
+                self._take(cell, said, tail, now)
             while not cell.distrusted:
                 for said, tail in cell.receive():
                     self._take(cell, said, tail, now)
         except (EOFError, OSError):
-            return
+            pass
         except wire.ProtocolError as error:
             self._means.say("suspicious", cell=cell.number, pid=cell.pid, why=str(error))
+        for flight in () if cell.shelf is None else cell.shelf.taken:
+            flight.started = flight.started or flight.outcome is None
 
     def _bury(self, cell: Cell, how: str, now: float) -> None:
         flights = list(cell.flights.values())
@@ -449,7 +519,7 @@ class Yard:
         cell.close()
         cell.lane.cells.remove(cell)
         del self._cells[cell.number]
-        for table in (self._since, self._strays):
+        for table in (self._since, self._strays, self._shelves):
             table.pop(cell.number, None)
         self._guards.forget(cell.number)
         self._hatchery.drop(cell.number)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,39 @@ def medium_block(step: Step, ctx: Context) -> str:
     wait_for("go")
     effect(f"done {step.name} {ctx.fence}")
     return "done"
+
+
+def in_line(step: Step) -> int:
+    """Do what the name says, among others that come one after the other; return the process."""
+    effect(f"line {step.name}")
+    match step.name.rstrip("0123456789"):
+        case "wait":
+            wait_for("go")
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "raise":
+            raise ValueError("no")
+        case "child":
+            if os.fork() == 0:
+                time.sleep(600)
+        case "thread":
+            threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    return os.getpid()
+
+
+LINE: dict[str, Any] = {"tier": Tier.MEDIUM, "operation": ("name",), "resources": None, **LONG}
+
+
+@app.job("line@1", effect=Effect.REPEATABLE, crashes_max=1, attempts_max=1, **LINE)
+def line(step: Step) -> int:
+    """One of several, harmless when it runs again."""
+    return in_line(step)
+
+
+@app.job("line.once@1", effect=Effect.ONCE, **LINE)
+def line_once(step: Step) -> int:
+    """One of several, with an effect that must not be doubled."""
+    return in_line(step)
 
 
 @app.job("high@1", tier=Tier.HIGH, effect=Effect.REPEATABLE, operation=("name",), resources=("host",), **QUICK)

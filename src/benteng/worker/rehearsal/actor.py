@@ -99,7 +99,7 @@ def _attempt(shop: Workshop, work: Work, payload: bytes, given: dict[str, str]) 
             work = msgspec.structs.replace(work, payload_sha256=sha256_hex(payload), operation_key=key)
     serial = cells.Serial(shop)
     signal.signal(signal.SIGTERM, serial.stop)
-    serial.attempt(Attempt(work, payload, shop, given))
+    serial.make(Attempt(work, payload, shop, given))
 
 
 # ------------------------------------------------------------------------------------------------------------ the walls
