@@ -36,6 +36,13 @@ TWINS = (
         'proof.fence == row["fence"]',
         "forged or old_fence",
     ),
+    twin(
+        "payload-not-compared",
+        f"{STORE}/claim.py",
+        "if sha256_hex(job.payload) != job.payload_sha256:",
+        "if False:",
+        "another_digest",
+    ),
     # -- what is known of types, switches and access
     twin(
         "facts-for-ever",

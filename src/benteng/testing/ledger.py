@@ -88,6 +88,10 @@ class Twin(Ledger, Protocol):
         """Make the stored row of a job undecodable, as a disk or a bug would."""
         ...
 
+    def swap_payload(self, job_id: str) -> None:
+        """Put another payload into the stored row of a job, and leave its digest."""
+        ...
+
 
 def make_limits(tier: Tier = Tier.LOW, **changes: Any) -> Limits:
     """Return small, round limits that tests can count to, with changes."""

@@ -153,6 +153,10 @@ class PostgresLedger:
         """Make the row of a job undecodable."""
         self.by_hand(sql.SQL("update benteng.job set tier = 'unheard-of' where id = %s"), job_id)
 
+    def swap_payload(self, job_id: str) -> None:
+        """Put another payload into the row of a job."""
+        self.by_hand(sql.SQL("update benteng.job set payload = '{}' where id = %s"), job_id)
+
     def by_hand(self, statement: sql.SQL | sql.Composed, *values: str) -> None:
         """Do what no facet may, as the superuser."""
         with superuser(self.site) as connection:

@@ -19,7 +19,7 @@ from benteng.audit import Event
 from benteng.clock import Instant
 from benteng.errors import StoreDamaged
 from benteng.evidence import ControlScope
-from benteng.job import Attempt, Grant, Job, Lease
+from benteng.job import Attempt, Grant, Job, Lease, sha256_hex
 from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import TypePolicy
 from benteng.store.sqlite import control, evidence, moves, resources
@@ -138,7 +138,7 @@ def _tried(tx: Tx, seqs: list[int], claimant: Claimant, types: dict[str, _Terms]
 def _decided(tx: Tx, row: Row, terms: _Terms) -> _Start | None:
     """Return what may start; what may not is quarantined."""
     try:
-        job = decode(row)
+        job = _whole(row)
     except UndecodableError as error:
         return _set_apart(tx, row, QuarantineReason.UNDECODABLE, str(error))
     if job.expires_at and job.expires_at < tx.now:
@@ -146,6 +146,13 @@ def _decided(tx: Tx, row: Row, terms: _Terms) -> _Start | None:
     if row["attempts"] >= terms.attempts_max:
         return _set_apart(tx, row, QuarantineReason.EXHAUSTED, "no attempt is left")
     return _Start(row, job, terms)
+
+
+def _whole(row: Row) -> Job:
+    job = decode(row)
+    if sha256_hex(job.payload) != job.payload_sha256:
+        raise UndecodableError("the payload has another digest")
+    return job
 
 
 def _set_apart(tx: Tx, row: Row, reason: QuarantineReason, error: str) -> None:

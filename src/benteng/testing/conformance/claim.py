@@ -304,6 +304,16 @@ class ClaimPromises(Promises):
         quarantined = [r for r in records(bench.audit()) if r["event"] == "quarantined"]
         assert [jobs[1].id] == [record["job_id"] for record in quarantined]
 
+    def test_payload_of_another_digest_does_not_start(self, ledger: Twin, bench: Bench) -> None:
+        """Whoever puts other bytes under a job's digest, signed or not, gets it set apart; the others start."""
+        jobs = [bench.admitted() for _ in range(3)]
+        ledger.swap_payload(jobs[1].id)
+
+        grants = bench.claim(3)
+
+        assert [jobs[0].id, jobs[2].id] == [grant.job.id for grant in grants]
+        assert QuarantineReason.UNDECODABLE is bench.view(jobs[1].id).reason
+
     def test_each_claim_has_its_record(self, bench: Bench) -> None:
         """The record of a claim names fence, attempt and resources."""
         grant = bench.started(MEDIUM, operation="a", resources=("host:b", "host:a"))
