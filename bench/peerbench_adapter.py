@@ -39,6 +39,9 @@ PEERS: dict[str, tuple[dict[str, Any], int]] = {
 }
 """Each peer's META, and the concurrency that its best run gets."""
 
+JOBS_MAX = 1_000_000
+"""Active jobs of the one producer: peerbench's `backlog` has 200,000."""
+
 FACETS = ("producer", "consumer", "keeper", "operator")
 TYPES = {
     "low": '@app.job("bench@1")\ndef bench(job: int, ms: int) -> None:\n    run(job, ms)\n',
@@ -97,6 +100,20 @@ def setup() -> None:
     config.chmod(0o600)
     if TIER != "low":
         _keys()
+    _deepen()
+
+
+def _deepen() -> None:
+    """Let this one producer have the whole backlog that peerbench asks for."""
+    from contextlib import closing
+
+    from benteng.store.open import open_operator
+    from benteng.store.records import Depth
+
+    dsn = DSN.replace("postgres@", "bench_operator@") if DSN else f"sqlite:///{QUEUE}"
+    origin = "bench_producer" if DSN else f"os:{os.getuid()}"
+    with closing(open_operator(dsn)) as operator:
+        operator.limit_depth(Depth(origin, JOBS_MAX), "peerbench")
 
 
 def _postgres() -> list[str]:

@@ -425,21 +425,43 @@ TWINS = (
         "depth-of-many-alone",
         "enter.sql",
         (("  if v_repeated or v_full <> '{}' then", "  if v_repeated then"),),
-        "queue_depth",
+        "full_origin",
+    ),
+    twin(
+        "depth-never-counted", "depth.sql", ((" - d.seq < coalesce(", " - d.seq < 100000 + coalesce("),), "full_origin"
+    ),
+    twin(
+        "depth-always-counted",
+        "depth.sql",
+        ((" - d.seq < coalesce(", " - d.seq < 0 * coalesce("),),
+        "depth_is_counted",
         HOSTILE,
     ),
-    twin("depth-never-counted", "enter.sql", ((" - d.seq < 100000));", " - d.seq > -1));"),), "depth", HOSTILE),
-    twin("depth-always-counted", "enter.sql", ((" - d.seq < 100000));", " - d.seq < 0));"),), "depth", HOSTILE),
+    twin(
+        "full-counted-each-time",
+        "depth.sql",
+        (("    if exists (\n", "    if false and exists (\n"),),
+        "now_and_then",
+        HOSTILE,
+    ),
+    twin(
+        "depth-of-everybody",
+        "depth.sql",
+        (("    v_max := benteng.depth_limit(v_origin);", "    v_max := 100000;"),),
+        "room",
+    ),
     twin(
         "counts-wait",
-        "enter.sql",
+        "depth.sql",
         (("v_origin for update skip locked", "v_origin for update"),),
         "nobody_wait",
         HOSTILE,
     ),
-    twin("depth-of-the-waiting", "enter.sql", (("j.state = 'running' limit", "false limit"),), "depth", HOSTILE),
-    twin("depth-without-replays", "replay.sql", (("  perform nextval('benteng.admission');", "--"),), "depth", HOSTILE),
-    twin("epoch-not-counted", "enter.sql", (("  if v_again then", "  if false then"),), "next_epoch", ORDER),
+    twin("depth-of-the-waiting", "depth.sql", (("j.state = 'running' limit", "false limit"),), "not_ended_counts"),
+    twin(
+        "depth-without-replays", "replay.sql", (("  perform nextval('benteng.admission');", "--"),), "replay_takes_room"
+    ),
+    twin("epoch-not-counted", "enter.sql", (("where f.freed) then", "where false) then"),), "next_epoch", ORDER),
     twin("refused-in-silence", "enter.sql", (("  if v_disposals is not null then", "  if false then"),), "is_recorded"),
     twin("id-twice", "enter.sql", (("  if v_repeated or v_full", "  if v_full"),), "same_id_twice"),
     twin(
@@ -458,7 +480,7 @@ TWINS = (
     twin(
         "origin-not-compared",
         "enter.sql",
-        (("when o.origin <> p_origins[i.ordinality] then", "when false then"),),
+        (("when o.origin <> p_origins[least(i.ordinality, cardinality(p_origins))] then", "when false then"),),
         "other_origin_is",
     ),
     twin(
@@ -508,14 +530,14 @@ TWINS = (
     twin(
         "origin-believed",
         "judge.sql",
-        (("when i.origin <> p_origins[i.ordinality]\n", "when false\n"),),
+        (("when i.origin <> p_origins[least(i.ordinality, cardinality(p_origins))]\n", "when false\n"),),
         "foreign_origin",
     ),
     twin("digest-believed", "judge.sql", (("when t.sha256 <> i.policy_sha256\n", "when false\n"),), "other_policy"),
     twin(
         "anybody-speaks",
         "judge.sql",
-        (("when not exists (select from benteng.speech(", "when false and not exists (select from benteng.speech("),),
+        (("and not exists (select from benteng.speech(", "and false and not exists (select from benteng.speech("),),
         "nobody_speaks",
     ),
     twin("gate-unheard", "admit.sql", (("  if cardinality(p_refusals) > 0 then", "  if false then"),), "gate_refusal"),

@@ -23,8 +23,7 @@ from benteng.gate import PART_MAX, JobSpec
 from benteng.lifecycle import State
 from benteng.policy import Effect, Tier
 from benteng.store.open import open_auditor, open_operator
-from benteng.store.records import Query
-from benteng.store.sqlite import admission
+from benteng.store.records import Depth, Query
 from benteng.verdict import ADMIT, Hold, Refuse, Verdict
 from tests.guard_cases import DIGEST
 
@@ -372,10 +371,10 @@ def test_a_moment_with_a_zone_is_kept(app, operator):
     assert abs(operator.show(receipt.job_id).available_at - moment.timestamp() * 1e6) < 10
 
 
-def test_a_full_queue_tells_a_producer_to_slow_down(app, monkeypatch):
+def test_a_full_queue_tells_a_producer_to_slow_down(app, operator):
     """Beyond its depth an origin hears Busy by one call, and the same answer for each of many; it is a refusal too."""
-    monkeypatch.setattr(admission, "DEPTH_MAX", 1)
     first = app.enqueue("greet", {"name": "ana"})
+    operator.limit_depth(Depth(operator.show(first.job_id).job.origin, 1), "a reason")
 
     with pytest.raises(Busy, match="S-depth") as raised:
         app.enqueue("greet", {"name": "ben"})

@@ -77,6 +77,7 @@ def test_every_writing_verb_is_under_the_knife():
         "find",
         "show",
         "controls",
+        "depths",
         "types",
         "health",
         "audit_page",

@@ -27,6 +27,10 @@ POOL_DEFAULT = "default"
 PRIORITY_DEFAULT = 5
 PRIORITY_MAX = 9
 RESOURCES_MAX = 16
+DEPTH_DEFAULT = 100_000
+"""How many active jobs one origin may have when nobody said otherwise."""
+DEPTH_MAX = 10_000_000
+"""What an operator may let one origin have at most: so many are still counted within a call."""
 SECRETS_MAX = 8
 SECRET_NAME = re.compile(r"[a-z][a-z0-9_-]{1,47}", re.ASCII)
 SECRET_BYTES = (8, 8192)
@@ -355,6 +359,12 @@ def missing_for(tier: Tier, *, roles: bool) -> tuple[Pending, ...]:
     """Return the floors of a tier that do not stand. `roles`: whether its ledger keeps roles apart."""
     rows = PENDING if roles else (*PENDING, UNROLED)
     return tuple(row for row in rows if tier in row.tiers)
+
+
+def check_depth(jobs_max: int) -> None:
+    """Raise PolicyError (S-depth) for a number of active jobs that no origin can be given."""
+    if not 1 <= jobs_max <= DEPTH_MAX:
+        raise PolicyError("S-depth", "that is no depth of an origin", fix=f"give it 1 to {DEPTH_MAX} active jobs")
 
 
 def check_floors(policy: TypePolicy, declared: frozenset[str]) -> None:

@@ -7,8 +7,7 @@ import pytest
 from benteng.decide import Disposition
 from benteng.job import operation_key
 from benteng.lifecycle import OperationState, QuarantineReason, State
-from benteng.store.records import Disposal, Query, Question
-from benteng.store.sqlite import admission
+from benteng.store.records import Depth, Disposal, Query, Question
 from benteng.testing.bench import quarantine, records, settlement
 from benteng.testing.ledger import ACTOR, HIGH, LOW, MEDIUM, ONCE, PARENT, make_policy, type_row
 
@@ -101,9 +100,9 @@ def test_zombie_cannot_give_a_retaken_job_back(bench, how):
     assert [State.COMPLETED] == [each.state for each in bench.settle(settlement(new))]
 
 
-def test_chain_of_successors_is_bounded(bench, monkeypatch):
+def test_chain_of_successors_is_bounded(bench):
     """A job whose every run adds two of its kind fills the queue to the origin's depth and no further (C05)."""
-    monkeypatch.setattr(admission, "DEPTH_MAX", 4)
+    bench.operator.limit_depth(Depth(bench.producer.origin, 4), "a reason")
     chain = make_policy("t.chain@1", successors=("t.chain@1",))
     bench.operator.apply_types([type_row(chain)], "a reason")
     bench.admitted(chain)
@@ -111,6 +110,7 @@ def test_chain_of_successors_is_bounded(bench, monkeypatch):
     for _ in range(12):
         (grant,) = bench.claim(1, [chain.name])
         bench.settle(settlement(grant, successors=(bench.job(chain), bench.job(chain))))
+        bench.advance(1)
 
     waiting = [line for line in bench.operator.find(Query(limit=200)).lines if line.state is State.READY]
     assert 4 == len(waiting)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from benteng.decide import Disposition
@@ -140,6 +142,41 @@ def test_a_switch_that_would_stop_nothing_is_refused(project, words, code):
 
     assert code == project.call("kill", *words).code
     assert [] == project.call("kill", "--list", "--json").document["controls"]
+
+
+def test_a_full_origin_is_told_to_come_again(project):
+    """Beyond the depth that somebody set `enqueue` ends with 75 and names the rule; with room again it goes on."""
+    origin = f"os:{os.getuid()}"
+    first = project.enqueue("greet", name="a")
+    set_to = project.call("depth", origin, 1, "--reason", "careful", "--json").document
+
+    full = project.call("enqueue", "greet", "name=b")
+    deeper = project.call("depth", origin, 100_000, "--reason", "enough", "--json").document
+
+    assert [{"origin": origin, "jobs_max": 1}] == set_to["depths"]
+    assert (75, "") == (full.code, full.out)
+    assert "S-depth" in full.talk
+    assert ([], 100_000) == (deeper["depths"], deeper["default"])
+    assert 0 == project.call("enqueue", "greet", "name=b").code
+    assert first
+
+
+@pytest.mark.parametrize(
+    "words,code",
+    [
+        ((), 0),
+        (("os:1",), 2),
+        (("os:1", "7"), 2),
+        (("os:1", "0", "--reason", "x"), 20),
+        (("os:1", "10000001", "--reason", "x"), 20),
+        (("os:1", "many", "--reason", "x"), 2),
+    ],
+    ids=["list", "no-number", "no-reason", "none", "too-many", "no-number-at-all"],
+)
+def test_a_depth_is_a_number_with_a_reason(project, words, code):
+    """What is no depth changes nothing."""
+    assert code == project.call("depth", *words).code
+    assert [] == project.call("depth", "--json").document["depths"]
 
 
 def test_kill_tells_how_many_jobs_go_on(project):

@@ -7,14 +7,13 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from benteng.clock import SECOND
 from benteng.decide import Disposition
 from benteng.errors import PolicyError
 from benteng.evidence import ControlMode
 from benteng.job import Refs
 from benteng.lifecycle import ACTIVE, OperationState, QuarantineReason, State
-from benteng.store.records import Admission, Disposal, LeaseProof, Query, Refusal, Settlement, TypeRow
-from benteng.store.sqlite import admission, refusals
+from benteng.store.records import Admission, Depth, Disposal, LeaseProof, Query, Refusal, Settlement, TypeRow
+from benteng.store.sqlite import refusals
 from benteng.store.sqlite.rows import UndecodableError, decode_refs, encode_refs
 from benteng.store.sqlite.settle import clamped
 from benteng.store.sqlite.statements import parse, schema, statements
@@ -213,39 +212,63 @@ def test_origin_that_may_not_speak_is_refused(bench, by_hand):
     assert ["", "S-speaks", "S-speaks"] == [receipt.rule for receipt in (allowed, other_actor, other_type)]
 
 
-def test_origin_cannot_fill_the_queue(bench, monkeypatch):
-    """Beyond its depth an origin is refused, until its jobs have ended; duplicates still get their receipt."""
-    monkeypatch.setattr(admission, "DEPTH_MAX", 3)
-    first = bench.admitted(MEDIUM, operation="1")
+def test_the_depth_holds_within_a_call(bench):
+    """Of the jobs of one call as many enter as there is room for."""
+    bench.operator.limit_depth(Depth(bench.producer.origin, 3), "a reason")
     bench.admitted()
-    receipts = bench.producer.admit([Admission(bench.job()), Admission(bench.job())])
-    again = bench.producer.admit([Admission(bench.job(MEDIUM, operation="1"))])
 
-    assert ["", "S-depth"] == [receipt.rule for receipt in receipts]
-    assert [first.id] == [receipt.job_id for receipt in again]
-    bench.producer.cancel([first.id], "make room")
-    assert bench.admitted()
+    receipts = bench.admit(*(bench.job() for _ in range(4)))
+
+    assert ["", "", "S-depth", "S-depth"] == [receipt.rule for receipt in receipts]
 
 
-def test_depth_counts_a_job_in_each_active_state_once(bench, monkeypatch):
-    """Each state is counted by another index; what waits, runs or is held takes room like what is ready."""
-    before = bench.admit(*(bench.job(HIGH, operation=name, resources=("host:a",)) for name in "12"))
-    bench.claim(2)  # one runs, one is blocked behind it
-    held = Admission(bench.job(), State.HELD, "F1", "a reason")
-    later = Admission(bench.job(available_at=bench.clock() + 60 * SECOND))
-    before += bench.producer.admit([held, later, Admission(bench.job())])
-    states = {bench.state(receipt.job_id) for receipt in before}
-    monkeypatch.setattr(admission, "DEPTH_MAX", len(before) + 1)
+def test_a_full_origin_is_counted_now_and_then(ledger, bench):
+    """While it is full most calls count nothing: 2 us a job lie between two counts, by the ledger's clock."""
+    bench.operator.limit_depth(Depth(bench.producer.origin, 3), "a reason")
+    for _ in range(3):
+        bench.admitted()
+    with closing(sqlite3.connect(ledger.path)) as raw:
+        raw.execute("update depth set jobs = 3000000, counted_at = ?", [bench.clock()])
+        raw.commit()
+        refused = bench.admit(bench.job())
+        (kept,) = raw.execute("select jobs from depth").fetchone()
+        bench.advance(7)
+        bench.admit(bench.job())
+        (counted,) = raw.execute("select jobs from depth").fetchone()
 
-    receipts = bench.producer.admit([Admission(bench.job()) for _ in range(2)])
+    assert ["S-depth"] == [receipt.rule for receipt in refused]
+    assert (3_000_000, 3) == (kept, counted)
 
-    assert ACTIVE == states
-    assert ["", "S-depth"] == [receipt.rule for receipt in receipts]
+
+def test_a_count_is_void_when_numbers_come_again(ledger, bench):
+    """A purge of the last operations gives their numbers free: how many were drawn since then nobody knows."""
+    bench.operator.limit_depth(Depth(bench.producer.origin, 3), "a reason")
+    for _ in range(3):
+        bench.admitted()
+    with closing(sqlite3.connect(ledger.path)) as raw:
+        raw.execute("update depth set seq = 1000000")
+        raw.commit()
+
+    assert ["S-depth"] == [receipt.rule for receipt in bench.admit(bench.job())]
+
+
+def test_a_replay_counts_though_all_were_counted_before(ledger, bench):
+    """It draws no number in line, so that it is added to what was counted."""
+    apart = [bench.admitted(entry=State.QUARANTINED) for _ in range(2)]
+    bench.operator.limit_depth(Depth(bench.producer.origin, 3), "a reason")
+    bench.admitted()
+    with closing(sqlite3.connect(ledger.path)) as raw:
+        raw.execute("update depth set jobs = 1, seq = 3")
+        raw.commit()
+    for job in apart:
+        bench.replay(job)
+
+    assert ["S-depth"] == [receipt.rule for receipt in bench.admit(bench.job())]
 
 
 @pytest.mark.usefixtures("bench")
 def test_depth_of_a_deep_queue_is_counted_from_indexes(ledger):
-    """Once an origin is near its depth each call counts: no row of a job is read for those that wait."""
+    """Once an origin is near its depth it is counted now and then: no row of a job is read for those that wait."""
     with closing(sqlite3.connect(ledger.path)) as raw:
         plan = [row[3] for row in raw.execute(f"explain query plan {statements('admit')['depth']}", {"origin": "o"})]
 
@@ -357,7 +380,7 @@ def test_every_table_is_strict(bench, by_hand):
     """No column takes a value of another type."""
     tables = by_hand("select name, strict from pragma_table_list where schema = 'main' and name not like 'sqlite_%'")
 
-    assert 15 == len(tables)
+    assert 16 == len(tables)
     assert {1} == {strict for _, strict in tables}
 
 

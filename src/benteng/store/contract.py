@@ -19,6 +19,7 @@ from benteng.store.records import (
     Admission,
     AuditRow,
     Cancelled,
+    Depth,
     Extension,
     Health,
     JobView,
@@ -305,6 +306,17 @@ class Operator(Store, Protocol):
 
     def evidence(self, questions: Sequence[Question]) -> list[Evidence]:
         """As Producer.evidence, for the judgement of a replay."""
+        ...
+
+    def depths(self) -> list[Depth]:
+        """Return the origins for which somebody set another depth than the default, by name."""
+        ...
+
+    def limit_depth(self, depth: Depth, reason: str) -> None:
+        """Let an origin have so many active jobs and no more; the default again takes its row off `depths`.
+
+        PolicyError (S-depth) below 1, above DEPTH_MAX, or when the store knows its origins and this is none.
+        """
         ...
 
     def types(self) -> list[TypeRow]:

@@ -357,6 +357,14 @@ class TypeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Depth:
+    """How many active jobs one origin may have."""
+
+    origin: str
+    jobs_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """A judged return from quarantine: the same job, one generation on, with its own attempt budget."""
 

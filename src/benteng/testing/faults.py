@@ -27,6 +27,7 @@ from benteng.lifecycle import QuarantineReason, State
 from benteng.store.contract import Consumer, Store
 from benteng.store.records import (
     Admission,
+    Depth,
     LeaseProof,
     Refusal,
     Replay,
@@ -221,6 +222,12 @@ SCENARIOS: dict[str, Scenario] = {
         lambda _: [ARTIFACT, "a reason"],
         [ArtifactFact, str],
         lambda s, a: s.register_artifact(*a),
+    ),
+    "limit_depth": Scenario(
+        "operator",
+        lambda bench: [Depth(bench.producer.origin, 7), "a reason"],
+        [Depth, str],
+        lambda s, a: s.limit_depth(*a),
     ),
     "allow_access": Scenario(
         "operator",

@@ -7,11 +7,11 @@ import struct
 import pytest
 from msgspec.structs import replace
 
-from benteng.errors import BentengError, StoreError
+from benteng.errors import BentengError, PolicyError, StoreError
 from benteng.lifecycle import State
 from benteng.store.postgres import wire
 from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, REFUSAL, SETTLEMENT, TEXT, UUID, Kind, Layout
-from benteng.store.records import Admission, Query
+from benteng.store.records import Admission, Depth, Query
 from benteng.testing.bench import proof, settlement
 from benteng.testing.ledger import ACCEPTS, LOW, PARENT
 
@@ -176,45 +176,35 @@ def test_batches_are_bounded_in_the_verb(bench, verb):
 
 
 @pytest.fixture
-def shallow(owner):
+def shallow(bench):
     """Let an origin have three active jobs, and no more."""
-    for name in ("full_origins", "depth_of"):
-        (text,) = owner.execute(f"select pg_get_functiondef('benteng.{name}'::regproc)".encode()).fetchone()
-        owner.execute(text.replace("100000", "3").encode())
+    bench.operator.limit_depth(Depth(bench.producer.origin, 3), "a reason")
+
+
+def test_only_an_origin_has_a_depth(bench):
+    """A login that is no producer's, or a name that is none, is refused: a mistyped one would change nothing."""
+    for name in (bench.operator.origin, "nobody", "*", ""):
+        with pytest.raises(PolicyError, match="S-depth"):
+            bench.operator.limit_depth(Depth(name, 7), "a reason")
+
+    assert [] == bench.operator.depths()
 
 
 @pytest.mark.usefixtures("shallow")
-def test_queue_depth_is_bounded(bench):
-    """An origin with too many waiting jobs is refused with S-depth; a duplicate still gets its receipt."""
-    jobs = [bench.admitted(operation=str(number)) for number in range(3)]
+def test_a_full_origin_is_counted_now_and_then(bench, owner):
+    """While it is full most calls count nothing: 2 us a job lie between two counts."""
+    for _ in range(3):
+        bench.admitted()
+    bench.admit(bench.job())
+    owner.execute("update benteng.depth set jobs = 3000000000, counted_at = benteng.now()")
 
-    new, again = bench.admit(bench.job(), bench.job(LOW, operation="0"))
-    (alone,) = bench.admit(bench.job())
+    refused = bench.admit(bench.job())
 
-    assert ("S-depth", jobs[0].id, "S-depth") == (new.rule, again.job_id, alone.rule)
-    bench.producer.cancel([jobs[2].id], "a reason")
-    bench.admitted()
-
-
-@pytest.mark.usefixtures("shallow")
-def test_depth_counts_what_runs_and_what_is_held(bench):
-    """Active is whatever has not ended."""
-    bench.started()
-    bench.admitted(entry=State.HELD)
-    bench.admitted(available_at=bench.clock() + 60_000_000)
-
-    assert ["S-depth"] == [receipt.rule for receipt in bench.admit(bench.job())]
-
-
-@pytest.mark.usefixtures("shallow")
-def test_depth_counts_what_was_replayed(bench):
-    """A replay makes a job active without an admission: the next count comes so much earlier."""
-    apart = [bench.admitted(entry=State.QUARANTINED) for _ in range(3)]
-    bench.admitted()
-    for job in apart[:2]:
-        bench.replay(job)
-
-    assert ["S-depth"] == [receipt.rule for receipt in bench.admit(bench.job())]
+    (kept,) = owner.execute("select jobs from benteng.depth").fetchone()
+    owner.execute("update benteng.depth set counted_at = counted_at - interval '7000 s'")
+    bench.admit(bench.job())
+    assert ["S-depth"] == [receipt.rule for receipt in refused]
+    assert (3_000_000_000, 3) == (kept, *owner.execute("select jobs from benteng.depth").fetchone())
 
 
 def test_depth_is_counted_when_it_may_be_reached(bench, owner):
@@ -224,7 +214,8 @@ def test_depth_is_counted_when_it_may_be_reached(bench, owner):
     for _ in range(3):
         bench.admit(bench.job(), bench.job())
 
-    assert [(bench.producer.origin, 0, 0)] == first == owner.execute("select * from benteng.depth").fetchall()
+    assert [(bench.producer.origin, 0, 0)] == [row[:3] for row in first]
+    assert first == owner.execute("select * from benteng.depth").fetchall()
 
 
 @pytest.mark.usefixtures("shallow")

@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "quarantine": "Look at, classify, discard and resolve what cannot go on.",
     "replay": "Judge a quarantined job again and bring it back.",
     "kill": "Close, list and open the switches: no job starts under a closed one.",
+    "depth": "Set and list how many active jobs an origin may have.",
     "artifact": "Make the artifacts known that jobs may refer to.",
     "audit": "Read, verify and export the audit log.",
     "policy": "Lock, apply, show and compare the policies of the job types.",

@@ -45,6 +45,7 @@ FUNCTIONS = (
         "complete",
         "refuse",
         "judge",
+        "depth",
         "enter",
         "audit_row",
         "audit_page",

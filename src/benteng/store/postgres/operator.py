@@ -10,14 +10,14 @@ from benteng.errors import DefinitionError, PolicyError
 from benteng.evidence import ArtifactFact, Control, Evidence
 from benteng.job import sha256_hex
 from benteng.lifecycle import QuarantineReason, State
-from benteng.policy import RELOCK, TYPE_NAME, TypePolicy, check_floors
+from benteng.policy import RELOCK, TYPE_NAME, TypePolicy, check_depth, check_floors
 from benteng.store.postgres import rows, wire
 from benteng.store.postgres.connection import Ledger
 from benteng.store.postgres.health import health
 from benteng.store.postgres.keeper import tighten
 from benteng.store.postgres.producer import bounded, within_batch
 from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, QUESTION, TEXT, TYPE_ROW, UUID
-from benteng.store.records import Cancelled, Facet, Health, JobView, Page, Query, Question, Replay, TypeRow
+from benteng.store.records import Cancelled, Depth, Facet, Health, JobView, Page, Query, Question, Replay, TypeRow
 
 PAGE_MAX = 1_000
 _SEQ_MAX = (1 << 63) - 1
@@ -98,6 +98,15 @@ class PostgresOperator(Ledger):
         within_batch(questions)
         asked = self._types.many(QUESTION, map(wire.question, questions))
         return [rows.evidence(row) for row in self.call("evidence", asked, repeatable=True)]
+
+    def depths(self) -> list[Depth]:
+        """See Operator.depths."""
+        return [Depth(**row) for row in self.call("depths", repeatable=True)]
+
+    def limit_depth(self, depth: Depth, reason: str) -> None:
+        """See Operator.limit_depth. An origin is a producer's login."""
+        check_depth(depth.jobs_max)
+        self.call("limit_depth", TEXT(depth.origin), INT8(depth.jobs_max), TEXT(bounded(reason)), repeatable=True)
 
     def types(self) -> list[TypeRow]:
         """See Operator.types."""

@@ -17,7 +17,7 @@ from benteng.audit import Event
 from benteng.evidence import ControlMode
 from benteng.job import Job, sha256_hex
 from benteng.lifecycle import ENTRY, QuarantineReason, State
-from benteng.policy import PRIORITY_MAX, RESOURCES_MAX, TYPE_NAME
+from benteng.policy import DEPTH_DEFAULT, PRIORITY_MAX, RESOURCES_MAX, TYPE_NAME
 from benteng.store.records import Disposal, Receipt
 from benteng.store.sqlite import control, moves, refusals
 from benteng.store.sqlite.audit import digest
@@ -30,8 +30,8 @@ from benteng.store.sqlite.text import as_array, bounded
 
 _ADMIT = statements("admit")
 
-DEPTH_MAX = 100_000
-"""Active jobs of one origin."""
+COUNT_MICROSECONDS = 2
+"""An origin whose jobs were counted is not counted again for so long a job: ten times what counting one takes."""
 
 NAME_BYTES_MAX = 256
 REFS_MAX = 256
@@ -72,7 +72,6 @@ class _Entering(msgspec.Struct, frozen=True, gc=False):
 
 _REPEATED = Refusal("S-id", "the job id is repeated in the batch", suspicious=True)
 _TAKEN = Refusal("S-id", "the job id belongs to another operation", suspicious=True)
-_FULL = Refusal("S-depth", f"the origin has {DEPTH_MAX} jobs waiting")
 
 
 def enter(tx: Tx, entrances: Sequence[Entrance]) -> list[Receipt]:
@@ -97,7 +96,7 @@ class _Hall:
         self._tx = tx
         self._owners: dict[tuple[str, str], _Owner] = _owners(tx, entrances)
         self._taken = _taken(tx, entrances)
-        self.last, self._room = _last_and_room(tx, entrances)
+        self.last, self._depth, self._room = _last_and_room(tx, entrances)
         self.entering: list[_Entering] = []
 
     def receive(self, entrance: Entrance) -> Receipt:
@@ -108,7 +107,7 @@ class _Hall:
         if entrance.job.id in self._taken:
             return refuse(self._tx, entrance, _TAKEN)
         if len(self.entering) >= self._room:
-            return refuse(self._tx, entrance, _FULL)
+            return refuse(self._tx, entrance, Refusal("S-depth", f"the origin has {self._depth} jobs waiting"))
         return self._admit(entrance)
 
     def _admit(self, entrance: Entrance) -> Receipt:
@@ -116,8 +115,6 @@ class _Hall:
         columns = encode(job) | {"parent": entrance.parent, "now": tx.now}
         entering = _Entering(entrance, columns, _entry_state(tx, entrance))
         self.entering.append(entering)
-        if ("depth", entrance.origin) in tx.memo:
-            tx.memo["depth", entrance.origin] += 1
         self._owners[_operation(entrance)] = columns | {"job_id": job.id, "state": entering.state, "result": None}
         _note(tx, entering)
         return Receipt(Disposal.ADMITTED, job.id, entering.state, entrance.rule, entrance.reason)
@@ -262,22 +259,39 @@ def _entry_state(tx: Tx, entrance: Entrance) -> State:
     return State.SCHEDULED if job.available_at > tx.now else State.READY
 
 
-def _last_and_room(tx: Tx, entrances: Sequence[Entrance]) -> tuple[int, int]:
-    """Return the last number in line, and how many more jobs the origin may have: counted only when that is close."""
-    span = tx.one(_ADMIT["span"])
-    last, jobs = (span["last"], span["jobs"]) if span else (0, 0)
-    if entrances and jobs + len(entrances) > DEPTH_MAX:
-        jobs = _depth(tx, entrances[0].origin)
-    return last, DEPTH_MAX - jobs
+def _last_and_room(tx: Tx, entrances: Sequence[Entrance]) -> tuple[int, int, int]:
+    """Return the last number in line, the depth of the origin, and how many more jobs it may have.
+
+    It is counted only when that is close, and when it is close again only after a while: what is refused meanwhile was
+    counted COUNT_MICROSECONDS a job ago at most. A count is void when numbers in line come again, because a purge took
+    the last ones.
+    """
+    if not entrances:
+        return 0, 0, 0
+    origin = entrances[0].origin
+    (known,) = tx.all(_ADMIT["span"], {"origin": origin, "default": DEPTH_DEFAULT})
+    last, jobs_max, jobs = known["last"], known["jobs_max"], known["span"]
+    is_counted = known["jobs"] is not None
+    if is_counted and last < known["seq"]:
+        jobs = _count(tx, origin, last)
+    elif is_counted:
+        jobs = min(jobs, known["jobs"] + last - known["seq"])
+    if jobs + len(entrances) > jobs_max and not (is_counted and _is_fresh(tx, known)):
+        jobs = _count(tx, origin, last)
+    return last, jobs_max, jobs_max - jobs
 
 
-def _depth(tx: Tx, origin: str) -> int:
-    """Return how many active jobs an origin has: counted once in a transaction, and what enters is added."""
-    memo = ("depth", origin)
-    if memo not in tx.memo:
-        row = tx.one(_ADMIT["depth"], {"origin": origin})
-        tx.memo[memo] = row["jobs"] if row else 0
-    return tx.memo[memo]
+def _is_fresh(tx: Tx, known: Mapping[str, Any]) -> bool:
+    """Return whether the origin was counted a moment ago. A count from the future is of another clock, and void."""
+    return 0 <= tx.now - known["counted_at"] < known["jobs"] * COUNT_MICROSECONDS
+
+
+def _count(tx: Tx, origin: str, last: int) -> int:
+    """Return how many active jobs an origin has, and write it down."""
+    (counted,) = tx.all(_ADMIT["depth"], {"origin": origin})
+    jobs = counted["jobs"]
+    tx.run(_ADMIT["counted"], {"origin": origin, "jobs": jobs, "seq": last, "now": tx.now})
+    return jobs
 
 
 def _write(tx: Tx, entering: Sequence[_Entering], *, after: int) -> None:

@@ -11,8 +11,8 @@ from benteng.errors import DefinitionError, NeedsAction, PolicyError
 from benteng.evidence import ArtifactFact, ArtifactState, Control, Evidence
 from benteng.job import sha256_hex
 from benteng.lifecycle import QuarantineReason
-from benteng.policy import RELOCK, TYPE_NAME, Tier, TypePolicy, check_floors
-from benteng.store.records import Cancelled, Facet, Health, JobView, Page, Query, Question, Replay, TypeRow
+from benteng.policy import DEPTH_DEFAULT, RELOCK, TYPE_NAME, Tier, TypePolicy, check_depth, check_floors
+from benteng.store.records import Cancelled, Depth, Facet, Health, JobView, Page, Query, Question, Replay, TypeRow
 from benteng.store.sqlite import control, quarantine, switches, views
 from benteng.store.sqlite.cancel import cancel
 from benteng.store.sqlite.evidence import of_question
@@ -96,6 +96,22 @@ class SqliteOperator(Ledger):
         within_batch(questions)
         with self.reading() as tx:
             return [of_question(tx, question, origin=_origin(tx, question)) for question in questions]
+
+    def depths(self) -> list[Depth]:
+        """See Operator.depths."""
+        with self.reading() as tx:
+            return [Depth(row["origin"], row["jobs_max"]) for row in tx.all(_REGISTRY["depths"])]
+
+    def limit_depth(self, depth: Depth, reason: str) -> None:
+        """See Operator.limit_depth. Any name may be an origin: a key's, or `os:` and a user's number."""
+        why = needed(reason)
+        check_depth(depth.jobs_max)
+        with self.writing() as tx:
+            origin = {"origin": bounded(depth.origin), "default": DEPTH_DEFAULT}
+            (was,) = tx.all(_REGISTRY["depth"], origin)
+            tx.run(_REGISTRY["limit_depth"], origin | {"jobs_max": depth.jobs_max})
+            detail = f"depth of {origin['origin']}: {was['jobs_max']} -> {depth.jobs_max}"
+            tx.note(Event.POLICY_APPLIED, reason=why, detail=detail)
 
     def types(self) -> list[TypeRow]:
         """See Operator.types."""

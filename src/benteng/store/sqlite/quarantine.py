@@ -63,6 +63,7 @@ def replay(tx: Tx, asked: Replay, reason: str) -> Cancelled:
     columns = _columns(tx, row, asked) | {"state": str(state)}
     _expect_one(tx.run(_QUARANTINE["reserve_again"], columns))
     _expect_one(tx.run(_QUARANTINE["bring_back"], columns))
+    tx.run(_QUARANTINE["counts_again"], columns)
     _expect_one(tx.run(_QUARANTINE["remove"], {"seq": row["seq"]}))
     said = {"reason": reason, "detail": f"generation {asked.job.generation}"}
     ready = lifecycle.advance(State.QUARANTINED, lifecycle.Event.REPLAY)

@@ -36,7 +36,13 @@ _WRITER: Mapping[str, frozenset[str]] = {
 _JUDGE: Mapping[str, frozenset[str]] = {"artifact": _SEE, "access": _SEE, "speaks": _SEE}
 """What evidence is read from."""
 
-_ENTRANCE: Mapping[str, frozenset[str]] = {"operation": _PUT, "job": _MOVE, "job_resource": _ADD, "quarantine": _ADD}
+_ENTRANCE: Mapping[str, frozenset[str]] = {
+    "operation": _PUT,
+    "job": _MOVE,
+    "job_resource": _ADD,
+    "quarantine": _ADD,
+    "depth": _PUT,
+}
 """What letting a job in needs, also as a successor."""
 
 RIGHTS: Mapping[Facet, Mapping[str, frozenset[str]]] = MappingProxyType(
@@ -62,6 +68,7 @@ RIGHTS: Mapping[Facet, Mapping[str, frozenset[str]]] = MappingProxyType(
             "job_type": _PUT,
             "artifact": _PUT,
             "access": _ADD,
+            "depth": _PUT,
             "worker": _SEE,
             "leader": _SEE,
         },
@@ -83,7 +90,20 @@ _ALWAYS = frozenset(
     }
 )
 _FUNCTIONS = frozenset(
-    {"coalesce", "count", "max", "min", "json_each", "json_extract", "length", "sum", "raise", "substr", "instr"}
+    {
+        "coalesce",
+        "count",
+        "max",
+        "min",
+        "json_each",
+        "json_extract",
+        "length",
+        "sum",
+        "raise",
+        "substr",
+        "instr",
+        "nullif",
+    }
 )
 _PRAGMAS = frozenset({"quick_check", "journal_mode", "synchronous", "page_count", "data_version"})
 _TABLE_FUNCTIONS = frozenset({"json_each"})

@@ -117,6 +117,14 @@ create index job_expires on job (expires_at) where expires_at > 0 and state <> '
 create index job_waits on job (waits_for, state, priority, due_at, seq) where waits_for is not null;
 create index job_origin on job (origin, state) where state in ('scheduled', 'blocked', 'held');  -- see admit.sql, depth
 
+create table depth (                            -- of origins that were counted, or that may have another depth than most
+  origin     text primary key,
+  jobs_max   integer,                           -- null: the default
+  jobs       integer not null default 0,        -- active when they were counted, at least
+  seq        integer not null default 0,        -- the last operation then
+  counted_at integer not null default 0
+) strict, without rowid;
+
 create table job_resource (                     -- which jobs ever named a resource: for people
   key text not null,
   seq integer not null references operation (seq) on delete cascade,

@@ -16,6 +16,7 @@ from benteng.testing.conformance import _asserts
 from benteng.testing.conformance.admit import AdmitPromises
 from benteng.testing.conformance.audit import AuditPromises, ClockPromises, ProductionPromises
 from benteng.testing.conformance.claim import ClaimPromises, RegisterPromises
+from benteng.testing.conformance.depth import DepthPromises
 from benteng.testing.conformance.evidence import EvidencePromises
 from benteng.testing.conformance.extend import ExtendPromises
 from benteng.testing.conformance.hints import HintPromises
@@ -40,6 +41,7 @@ PARTS: tuple[type, ...] = (
     ClaimPromises,
     ClockPromises,
     ControlPromises,
+    DepthPromises,
     EvidencePromises,
     ExtendPromises,
     FindPromises,
@@ -73,6 +75,7 @@ class StoreConformance(
     ClaimPromises,
     ClockPromises,
     ControlPromises,
+    DepthPromises,
     EvidencePromises,
     ExtendPromises,
     FindPromises,

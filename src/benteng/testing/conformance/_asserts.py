@@ -8,6 +8,7 @@ PARTS = (
     "admit",
     "audit",
     "claim",
+    "depth",
     "evidence",
     "extend",
     "keeper",

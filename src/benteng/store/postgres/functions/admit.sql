@@ -23,10 +23,7 @@ begin
   if cardinality(p_jobs) > 0 then
     return query
     select e.*
-    from benteng.enter(
-      p_jobs, array_fill(v_me.name, array[cardinality(p_jobs)]),
-      null,
-      v_now) e;
+    from benteng.enter(p_jobs, array[v_me.name], null, v_now) e;
   end if;
   if cardinality(p_refusals) > 0 then
     perform benteng.refuse(

@@ -3,7 +3,8 @@
 -- Promise   one operation row for every job; of all callers with one key exactly one is admitted, and the others get ITS
 --           receipt (duplicate), or conflict if digest or origin differ; also when they race, and when the winner rolls back.
 --           A freed key is taken by a new row with the next epoch. One bad row never stops the batch. Whatever comes out is
---           recorded. p_codes: null, or for successors why each may not enter at all.
+--           recorded. p_codes: null, or for successors why each may not enter at all. p_origins: who asks for each job; the
+--           last counts for all that follow.
 -- Locks     new operation rows by key, new resource rows by key, new job rows, tallies. Takes no existing row but
 --           depths, with skip locked.
 -- Order     judge; reserve (may wait for another open admission of the same key); when fewer were reserved than wanted, read
@@ -17,7 +18,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_full      text[] := benteng.full_origins(p_origins);
+  v_full      text[] := benteng.full_origins(p_origins, p_now);
   v_codes     text[];
   v_states    text[];
   v_seqs      bigint[];
@@ -25,7 +26,6 @@ declare
   v_quiet     text[];
   v_repeated  boolean;
   v_needs     boolean;
-  v_again     boolean;
   v_reserved  integer;
   v_open      integer;
   v_disposals text[];                                        -- null: all were admitted
@@ -117,27 +117,19 @@ begin
     from unnest(p_jobs) with ordinality i
     where coalesce(v_disposals[i.ordinality], 'admitted') = 'admitted'
       and v_states[i.ordinality] <> 'quarantined'
-  ), noted as (
-    insert into benteng.audit (
-      at, event, job_id, type, policy_sha256, state_to, origin, actor, request_id, operation_key, payload_sha256, summary,
-      resources, rule, reason, detail)
-    select
-      p_now, case v_states[i.ordinality] when 'held' then 'held' when 'quarantined' then 'diverted' else 'admitted' end, i.id,
-      i.type, i.policy_sha256, v_states[i.ordinality], i.origin, i.actor, i.request_id, decode(i.operation_key, 'hex'),
-      decode(i.payload_sha256, 'hex'), i.summary, i.resources, left(i.rule, 256), left(i.reason, 512),
-      coalesce(i.parent::text, '')
-    from unnest(p_jobs) with ordinality i
-    where coalesce(v_disposals[i.ordinality], 'admitted') = 'admitted'
-    order by i.ordinality
-    -- The keys are ours: nobody else takes or frees them, and this snapshot sees every row that has had one of them.
-    returning exists (
-      select from benteng.operation f
-      where f.freed
-        and f.key = audit.operation_key
-        and f.name = split_part(audit.type, '@', 1)) as again
   )
-  select bool_or(n.again) into v_again from noted n;
-  if v_again then
+  insert into benteng.audit (
+    at, event, job_id, type, policy_sha256, state_to, origin, actor, request_id, operation_key, payload_sha256, summary,
+    resources, rule, reason, detail)
+  select
+    p_now, case v_states[i.ordinality] when 'held' then 'held' when 'quarantined' then 'diverted' else 'admitted' end, i.id,
+    i.type, i.policy_sha256, v_states[i.ordinality], i.origin, i.actor, i.request_id, decode(i.operation_key, 'hex'),
+    decode(i.payload_sha256, 'hex'), i.summary, i.resources, left(i.rule, 256), left(i.reason, 512),
+    coalesce(i.parent::text, '')
+  from unnest(p_jobs) with ordinality i
+  where coalesce(v_disposals[i.ordinality], 'admitted') = 'admitted';
+  -- The keys are ours: nobody else takes or frees them, and this snapshot sees every row that has had one of them.
+  if exists (select from benteng.operation f where f.freed) then    -- there is none in most ledgers, most of the time
     update benteng.operation o
     set epoch = 1 + f.epoch
     from (
@@ -164,14 +156,14 @@ begin
       else split_part(v_whys[i.ordinality], '|', 3)
     end,
     v_results[i.ordinality]
-  from unnest(p_jobs) with ordinality i
-  order by i.ordinality;
+  from unnest(p_jobs) with ordinality i;
 
   if v_disposals is not null then
     perform benteng.refuse(
       array_agg((
-        i.type, p_origins[i.ordinality], i.actor, i.request_id, split_part(v_whys[i.ordinality], '|', 1),
-        split_part(v_whys[i.ordinality], '|', 3), i.payload_sha256, i.operation_key, i.id, 0,
+        i.type, p_origins[least(i.ordinality, cardinality(p_origins))], i.actor, i.request_id,
+        split_part(v_whys[i.ordinality], '|', 1), split_part(v_whys[i.ordinality], '|', 3), i.payload_sha256,
+        i.operation_key, i.id, 0,
         concat_ws(' ', nullif(split_part(v_whys[i.ordinality], '|', 2), ''), v_owners[i.ordinality]::text, i.parent::text)
         )::benteng_v1.refusal order by i.ordinality),
       p_now)
@@ -213,7 +205,7 @@ as $$
       case
         when p_codes[i.ordinality] is not null then 'refused'
         when o.seq = p_seqs[i.ordinality] then 'admitted'    -- seq was drawn by this call: the row is the one it inserted
-        when o.origin <> p_origins[i.ordinality] then 'foreign'
+        when o.origin <> p_origins[least(i.ordinality, cardinality(p_origins))] then 'foreign'
         when o.payload_sha256 <> decode(i.payload_sha256, 'hex') then 'conflict'
         when o.job_id is not null then 'duplicate'
         when exists (select from benteng.operation x where x.job_id = i.id) then 'taken'
@@ -239,65 +231,16 @@ as $$
         then 'S-id|suspicious|the job id is repeated in the batch'
       when p_codes[i.ordinality] is not null
         then p_codes[i.ordinality]
-      when p_origins[i.ordinality] = any (p_full) and not exists (
+      when i.asks = any (p_full) and not exists (
           select from benteng.operation o
           where o.key = decode(i.operation_key, 'hex')
             and o.name = split_part(i.type, '@', 1)
             and not o.freed)
-        then 'S-depth||the origin has 100000 jobs waiting'
+        then format('S-depth||the origin has %s jobs waiting', benteng.depth_limit(i.asks))
     end order by i.ordinality)
   from (
-    select i.id, i.type, i.operation_key, i.ordinality, row_number() over (partition by i.id order by i.ordinality) as nth
+    select
+      i.id, i.type, i.operation_key, i.ordinality, p_origins[least(i.ordinality, cardinality(p_origins))] as asks,
+      row_number() over (partition by i.id order by i.ordinality) as nth
     from unnest(p_jobs) with ordinality i) i
-$$;
-
--- full_origins: the origins that have too many active jobs.
---
--- Promise   counted anew only when it may be so: since an origin was counted it has gained no more jobs than numbers of
---           admission were drawn. What is refused for it was counted in this call.
--- Locks     depths with skip locked: who counts at the same time writes down as much. Nobody waits, so no key is unique: of
---           those who count an origin for the first time each may write a row, and each row is true.
-create or replace function benteng.full_origins(p_origins text[]) returns text[]
-language plpgsql
-as $$
-declare
-  v_near   text[] := array(
-    select u.origin
-    from (select distinct u.origin from unnest(p_origins) u (origin)) u
-    where not exists (
-      select from benteng.depth d
-      where d.origin = u.origin
-        and d.jobs + (select a.last_value from benteng.admission a) - d.seq < 100000));
-  v_full   text[] := '{}';
-  v_origin text;
-  v_seq    bigint;
-  v_jobs   bigint;
-begin
-  foreach v_origin in array v_near loop
-    select a.last_value - 1 into v_seq from benteng.admission a;      -- a sequence that has drawn nothing yet says 1
-    v_jobs := benteng.depth_of(v_origin);
-    update benteng.depth d
-    set seq = v_seq,
-        jobs = v_jobs
-    where d.ctid = any (array(select x.ctid from benteng.depth x where x.origin = v_origin for update skip locked));
-    if not found and not exists (select from benteng.depth d where d.origin = v_origin) then
-      insert into benteng.depth (origin, seq, jobs) values (v_origin, v_seq, v_jobs);
-    end if;
-    if v_jobs >= 100000 then
-      v_full := v_full || v_origin;
-    end if;
-  end loop;
-  return v_full;
-end $$;
-
--- depth_of: how many active jobs an origin has, up to the bound. Those that run are not in the index of those that wait, so
--- that a start need not write it again; its condition is written as the index has it (008_depth.sql).
-create or replace function benteng.depth_of(p_origin text) returns bigint
-language sql stable
-as $$
-  select count(*)
-  from (
-    (select from benteng.job j where j.origin = p_origin and j.state || '' <> 'running' limit 100000)
-    union all
-    (select from benteng.job j where j.origin = p_origin and j.state = 'running' limit 100000)) n
 $$;

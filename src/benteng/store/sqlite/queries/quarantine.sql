@@ -42,6 +42,12 @@ set state = 'reserved', freed = 0, ended = null, error = '', rule = '', finished
 where seq = :seq
   and state = :expected;
 
+-- name: counts_again
+-- The origin has one job more than numbers in line were given since it was counted.
+update depth
+set jobs = jobs + 1
+where origin = :origin;
+
 -- name: bring_back
 insert into job (
   seq, id, state, type, tier, priority, due_at, available_at, expires_at, attempts, crashes, handbacks, snoozes, starts,
