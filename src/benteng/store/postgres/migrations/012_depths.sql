@@ -1,4 +1,4 @@
--- 010_depths.sql (expand): how many active jobs an origin may have, and when it was counted.
+-- 012_depths.sql (expand): how many active jobs an origin may have, and when it was counted.
 --
 -- Promise   what was there has the depth that everybody had. A count tells when it was made, so that an origin which is full is
 --           counted now and then, and not in each call.
