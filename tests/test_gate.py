@@ -326,6 +326,45 @@ def test_a_list_stops_at_the_commit_that_fails(app, operator):
     assert PART_MAX == counted["ready"], counted
 
 
+class Told:
+    """A producer that tells what its ledger is asked, in order."""
+
+    def __init__(self, producer):
+        self._producer = producer
+        self.said = []
+
+    def __getattr__(self, name):
+        return getattr(self._producer, name)
+
+    def evidence(self, questions):
+        """As the real one."""
+        self.said.append(("evidence", len(questions)))
+        return self._producer.evidence(questions)
+
+    def admitting(self, admissions, refusals=()):
+        """As the real one."""
+        asked = self._producer.admitting(admissions, refusals)
+        begin = asked.begin
+        asked.begin = lambda: (self.said.append(("admit", len(admissions))), begin())
+        return asked
+
+
+def test_evidence_is_asked_before_the_part_before_it_is_begun(app, scan):
+    """An answer for the next part would wait behind that part; so the next one is judged while it is stored."""
+    producer = Told(app.gate.producer)
+    answers = dataclasses.replace(app.gate, producer=producer).enqueue_many(scan(*[1] * (2 * PART_MAX + 1)))
+
+    assert 2 * PART_MAX + 1 == len(answers)
+    assert [
+        ("evidence", PART_MAX),
+        ("evidence", PART_MAX),
+        ("admit", PART_MAX),
+        ("evidence", 1),
+        ("admit", PART_MAX),
+        ("admit", 1),
+    ] == producer.said
+
+
 class Interrupting(Mapping):
     """A payload at which Ctrl-C comes."""
 

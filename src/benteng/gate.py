@@ -66,7 +66,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     """What a caller wants: a type, a payload, on whose behalf, and when.
 
     payload        an instance of the contract, a mapping of its fields, or raw JSON bytes
-    delay_seconds  start no earlier than this after admission
+    delay_seconds  start no earlier than this after it was judged
     run_at         or no earlier than this moment (time zone required)
     durability     the class that the ledger must have: D0 (any), D1, D2; the host's configuration may demand more
     """
@@ -127,6 +127,18 @@ class _Unsigned(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class _Read:
+    """The jobs of one commit of `enqueue_many` before they are judged, and the evidence for those that may be.
+
+    asked  whether the ledger was asked for any
+    """
+
+    prepared: Sequence[Prepared] = ()
+    evidence: Sequence[Evidence] = ()
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Part:
     """The jobs of one commit of `enqueue_many`: what was decided about each, and their way into the ledger."""
 
@@ -182,17 +194,36 @@ class Gate:
         return answers
 
     def _admit_in_parts(self, specs: Sequence[JobSpec], wanted: Durability, answers: list[Receipt | Refused]) -> None:
-        before = self._part([], wanted)
-        for start in range(0, len(specs), PART_MAX):
+        parts = self._parts(specs, wanted)
+        before = self._make(_Read(), wanted)
+        while True:
             try:
-                part = self._part(specs[start : start + PART_MAX], wanted)
+                part = next(parts, None)
             finally:  # whatever happens meanwhile, nobody leaves without knowing what became of those before
                 self._wait(before)
-            part.asked.begin()
+            if part is not None:
+                part.asked.begin()
             answers += before.answers()
+            if part is None:
+                return
             before = part
-        self._wait(before)
-        answers += before.answers()
+
+    def _parts(self, specs: Sequence[JobSpec], wanted: Durability) -> Iterator[_Part]:
+        """Yield the parts of a list, each ready for the ledger.
+
+        Evidence is asked for the next one before this one is begun, for no answer comes while a part is under way; what
+        needs none is not even read until then.
+        """
+        rest = (specs[start : start + PART_MAX] for start in range(0, len(specs), PART_MAX))
+        read = self._read(next(rest, ()))
+        while read.prepared:
+            part = self._make(read, wanted)
+            if read.asked:
+                read = self._read(next(rest, ()))
+                yield part
+            else:
+                yield part
+                read = self._read(next(rest, ()))
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Read a spec and load the facts that its checks need (I/O only where the type has loaders). Asks no ledger.
@@ -280,12 +311,18 @@ class Gate:
         classes = {str(spec.durability) for spec in specs}  # what is no class is refused job by job
         return max(self.durability, *(each for each in Durability if each.value in classes or each is Durability.D0))
 
-    def _part(self, specs: Sequence[JobSpec], wanted: Durability) -> _Part:
-        """Read and judge the jobs of one commit, and make them ready for the ledger."""
+    def _read(self, specs: Sequence[JobSpec]) -> _Read:
+        """Read the jobs of one commit, and ask for the evidence that they need."""
         prepared = [self.prepare(spec) for spec in specs]
-        decided = [_demanding(said, wanted) for said in map(_unless_raised, self.decide(prepared))]
+        drafts = [each.draft for each in prepared if each.draft and not each.refused]
+        return _Read(prepared, self._evidence(drafts), any(draft.needs_evidence for draft in drafts))
+
+    def _make(self, read: _Read, wanted: Durability) -> _Part:
+        """Judge the jobs of one commit, and make them ready for the ledger."""
+        judged = self._judged(read.prepared, read.evidence)
+        decided = [_demanding(said, wanted) for said in map(_unless_raised, judged)]
         admissions = [said for said in decided if isinstance(said, Admission)]
-        pairs = zip(prepared, decided, strict=True)
+        pairs = zip(read.prepared, decided, strict=True)
         refusals = [_refusal(each, said) for each, said in pairs if isinstance(said, Refused)]
         return _Part(decided, refusals, self.producer.admitting(admissions, refusals))
 
@@ -298,7 +335,12 @@ class Gate:
 
     def decide(self, prepared: Sequence[Prepared]) -> list[Admission | BentengError]:
         """Ask the ledger for evidence and judge; no spec's error stops another."""
-        found = iter(self._evidence([each.draft for each in prepared if each.draft and not each.refused]))
+        return self._judged(
+            prepared, self._evidence([each.draft for each in prepared if each.draft and not each.refused])
+        )
+
+    def _judged(self, prepared: Sequence[Prepared], evidence: Sequence[Evidence]) -> list[Admission | BentengError]:
+        found = iter(evidence)
         decided = [each.refused or self._decide_one(each, next(found)) for each in prepared]
         signed = _signed([said for said in decided if isinstance(said, _Unsigned)])
         return [next(signed) if isinstance(said, _Unsigned) else said for said in decided]
