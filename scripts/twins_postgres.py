@@ -108,7 +108,7 @@ TWINS = (
     Twin(
         "not-asked-again",
         "benteng/store/postgres/consumer.py",
-        (('Call("settle", (*ended, BOOL(True), *used))', 'Call("settle", (*ended, BOOL(False), *used))'),),
+        (("BOOL(True), *used)", "BOOL(False), *used)"),),
         "lost_answer_of_settle",
         ANSWERS,
     ),

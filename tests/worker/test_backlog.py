@@ -60,7 +60,12 @@ def test_a_claim_goes_along_at_once_where_it_starts_something(ended, waiting, ga
 )
 def test_a_claim_leaves_half_of_many_slots_to_the_next(slots, jobs):
     """While one half runs the ledger starts the other; with few slots a call costs more than that gains."""
-    assert jobs == share(slots)
+    assert jobs == share(slots, overlaps=True)
+
+
+def test_a_claim_starts_all_where_the_ledger_works_only_while_it_is_waited_for():
+    """Two calls instead of one would start nothing sooner."""
+    assert [200, SETTLE_MAX] == [share(slots, overlaps=False) for slots in (200, 1_000)]
 
 
 def test_a_claim_waits_for_what_ends_in_a_moment():

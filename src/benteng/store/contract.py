@@ -209,6 +209,11 @@ class Turning(Protocol):
 class StepwiseConsumer(Consumer, Protocol):
     """A consumer whose `turn` may be gone through step by step too: no verb more, and no right."""
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether the ledger works on a turn that was begun while nobody waits for it."""
+        ...
+
     def turning(self, settlements: Sequence[Settlement], n: int, accepts: Sequence[str]) -> Turning:
         """As `turn`, step by step, for a worker that has something else to do while the ledger works."""
         ...

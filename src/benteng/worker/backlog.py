@@ -48,6 +48,6 @@ class Backlog:
         return self.since + (GATHER_SECONDS if self.waiting else LINGER_SECONDS)
 
 
-def share(slots: int) -> int:
-    """Return how many jobs one call may start: half of the slots where that pays, so that the other half can run."""
-    return min(SETTLE_MAX, slots if slots < OVERLAP_SLOTS_MIN else -(-slots // 2))
+def share(slots: int, *, overlaps: bool) -> int:
+    """Return how many jobs one call may start: half of many slots where the ledger works while the other half runs."""
+    return min(SETTLE_MAX, -(-slots // 2) if overlaps and slots >= OVERLAP_SLOTS_MIN else slots)

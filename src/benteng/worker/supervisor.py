@@ -121,7 +121,7 @@ class Supervisor:
         self._flights: dict[int, Flight] = {}
         self._done: list[Flight] = []
         self._under_way: UnderWay | None = None
-        self._share = share(plan.pool.concurrency)
+        self._share = share(plan.pool.concurrency, overlaps=store.overlaps)
         self._handle = 0
         self._accepts: tuple[str, ...] = ()
         self._signals = 0

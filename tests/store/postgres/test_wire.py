@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from benteng.job import ArtifactRef, Refs
 from benteng.store.postgres import wire
+from benteng.store.postgres.rows import Started
 from benteng.store.records import Disposal
 from benteng.testing.ledger import MEDIUM
 
@@ -23,6 +24,17 @@ def test_layouts_are_the_types_of_the_database(owner):
         here = [(name, kind.oid) for name, kind in layout.fields.items()]
 
         assert here == owner.execute(COLUMNS, [layout.name]).fetchall(), layout.name
+
+
+def test_rows_of_started_jobs_are_the_type_of_the_database(owner):
+    """They are read by the place of each column: it is the same in the schema, and behind what a turn settled."""
+    started = [name for name, _ in owner.execute(COLUMNS, ["granted"]).fetchall()]
+    turn = owner.execute(
+        "select proargnames[array_position(proargmodes, 't'):] from pg_proc where oid = 'benteng_v1.turn'::regproc"
+    ).fetchone()
+
+    assert started == list(Started._fields)
+    assert ["settled_id", "settled_state", "settled_reason", *started] == turn[0]
 
 
 def test_texts_that_postgresql_cannot_hold_are_refused(bench):

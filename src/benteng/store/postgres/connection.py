@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -84,6 +85,7 @@ class Call:
     repeatable  a second call after a lost answer changes nothing more
     resumed     this is such a second call: the server may need a moment to be there again
     durability  the class that the ledger must have, on the very connection that carries the call
+    make        what becomes of the values of a row, of whose many columns each is used; None: a dict by their names
     """
 
     verb: str
@@ -91,8 +93,9 @@ class Call:
     repeatable: bool = False
     resumed: bool = False
     durability: Durability = Durability.D0
+    make: Callable[[Sequence[Any]], Any] | None = None
     sent: Session | None = None
-    said: list[Row] | BentengError = field(default_factory=lambda: StoreUnavailable(INTERRUPTED))
+    said: list[Any] | BentengError = field(default_factory=lambda: StoreUnavailable(INTERRUPTED))
 
 
 class Ledger:
@@ -145,7 +148,7 @@ class Ledger:
         """Call a verb and return its rows; see `Call`."""
         return self.ask(Call(verb, parameters, repeatable, resumed))
 
-    def ask(self, call: Call) -> list[Row]:
+    def ask(self, call: Call) -> list[Any]:
         """Begin a call and wait for its rows."""
         self.begin(call)
         return self.end(call)
@@ -159,7 +162,7 @@ class Ledger:
                 call.sent = self._send(call)
             self._under_way = call
 
-    def end(self, call: Call) -> list[Row]:
+    def end(self, call: Call) -> list[Any]:
         """Wait for the rows of a call that was begun."""
         self._refuse_fork()
         with self._lock:
@@ -182,7 +185,7 @@ class Ledger:
             except BentengError as error:
                 call.said = error
 
-    def _tried(self, call: Call) -> list[Row]:
+    def _tried(self, call: Call) -> list[Any]:
         resumed = call.resumed
         for left in range(TRIES - 1, -1, -1):
             left *= time.monotonic() < self._until  # noqa: PLW2901 - out of time is out of tries
@@ -210,9 +213,9 @@ class Ledger:
             self._drop()
         return lost
 
-    def _ask(self, call: Call) -> list[Row]:
+    def _ask(self, call: Call) -> list[Any]:
         session, call.sent = call.sent or self._send(call), None
-        return session.rows()
+        return session.rows(call.make)
 
     def _send(self, call: Call) -> Session:
         session = self._connected()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import starmap
+from typing import Any
 
 import msgspec
 
@@ -32,6 +34,10 @@ from benteng.store.records import (
 
 PROGRESS_BYTES_MAX = 4096
 REASON_BYTES_MAX = 512
+SETTLED = 3
+"""So many columns of an answer to `turn` tell what was settled; those behind them are of a job that starts."""
+
+_STARTED = rows.Started._make
 
 
 class PostgresConsumer(Ledger):
@@ -39,6 +45,7 @@ class PostgresConsumer(Ledger):
 
     facet = Facet.CONSUMER
     waits = True
+    overlaps = True
 
     def __init__(self, place: Place, pool: str) -> None:
         super().__init__(place, pool)
@@ -107,12 +114,12 @@ class PostgresConsumer(Ledger):
         within_batch(settlements)
         claim = (INT8(n), TEXT.many(accepts), TEXT(self._worker)) if n > 0 and accepts else ()
         if not settlements:
-            return PostgresTurning(self, Call("claim", claim) if claim else None, None)
+            return PostgresTurning(self, Call("claim", claim, make=_STARTED) if claim else None, None)
         ended, used = self._ended(settlements), wire.used(settlements) + wire.plain(settlements)
-        again = Call("settle", (*ended, BOOL(True), *used))
+        again = Call("settle", (*ended, BOOL(True), *used), make=tuple)
         if not claim:
-            return PostgresTurning(self, Call("settle", (*ended, BOOL(False), *used)), again)
-        return PostgresTurning(self, Call("turn", (*ended, *claim, *used)), again)
+            return PostgresTurning(self, Call("settle", (*ended, BOOL(False), *used), make=tuple), again)
+        return PostgresTurning(self, Call("turn", (*ended, *claim, *used), make=tuple), again)
 
     def _ended(self, settlements: Sequence[Settlement]) -> tuple[Param, Param]:
         heirs = (
@@ -122,14 +129,13 @@ class PostgresConsumer(Ledger):
         ended = self._types.many(SETTLEMENT, map(wire.settlement, rest))
         return ended, self._types.many(ENTRANCE, heirs)
 
-    def granted(self, found: Iterable[Row]) -> tuple[Grant, ...]:
+    def granted(self, found: Sequence[rows.Started]) -> tuple[Grant, ...]:
         """Return the grants. One that cannot be read is set apart alone, its attempt given back."""
-        told = list(found)
-        shared = rows.Shared(row["facts"] for row in told if row["facts"])
-        grants = [self._grant(row, shared) for row in told if row["job_id"]]
-        return tuple(grant for grant in grants if grant is not None)
+        shared = rows.Shared(row.facts for row in found if row.facts)
+        grants = [self._grant(row, shared) for row in found if row.job_id]
+        return tuple([grant for grant in grants if grant is not None])
 
-    def _grant(self, row: Row, shared: rows.Shared) -> Grant | None:
+    def _grant(self, row: rows.Started, shared: rows.Shared) -> Grant | None:
         try:
             return rows.grant(row, shared)
         except UndecodableError as error:
@@ -187,16 +193,16 @@ class PostgresTurning:
     def _session(self) -> Session | None:
         return None if self._call is None else self._ledger.awaited(self._call)
 
-    def _read(self, call: Call, found: list[Row]) -> Turn:
+    def _read(self, call: Call, found: list[Any]) -> Turn:
         """Return the rows of the verb that was called as a turn."""
         match call.verb:
             case "claim":
                 return Turn((), self._ledger.granted(found))
             case "settle":
-                return Turn(tuple(map(rows.settled, found)), ())
+                return Turn(tuple(starmap(rows.settled, found)), ())
             case _:
-                settled = tuple(rows.settled(rows.of_turn(row)) for row in found if row["settled_id"])
-                return Turn(settled, self._ledger.granted(row for row in found if not row["settled_id"]))
+                settled = tuple([rows.settled(*row[:SETTLED]) for row in found if row[0]])
+                return Turn(settled, self._ledger.granted([_STARTED(row[SETTLED:]) for row in found if not row[0]]))
 
 
 def _extension(proof: LeaseProof, row: Row) -> Extension:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -110,12 +110,18 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             return True
         return not self.pgconn.is_busy()
 
-    def rows(self) -> list[Row]:
-        """Wait for the answer to the statement that was sent. Raises psycopg.Error."""
+    def rows(self, make: Callable[[Sequence[Any]], Any] | None = None) -> list[Any]:
+        """Wait for the answer to the statement that was sent. Raises psycopg.Error.
+
+        make  what becomes of the values of each row; None: a dict by the names of the columns
+        """
         result = self._checked(ExecStatus.TUPLES_OK)
-        names = self._columns.get(self._sent) or self._named(result)
         self._loaders.set_pgresult(result)
-        return self._loaders.load_rows(0, result.ntuples, lambda values: dict(zip(names, values, strict=True)))
+        return self._loaders.load_rows(0, result.ntuples, make or self._by_name(result))
+
+    def _by_name(self, result: PGresult) -> Callable[[Sequence[Any]], Row]:
+        names = self._columns.get(self._sent) or self._named(result)
+        return lambda values: dict(zip(names, values, strict=True))
 
     def _named(self, result: PGresult) -> list[str]:
         """Return the names of the columns; those of a plan never change."""

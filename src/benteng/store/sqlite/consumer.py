@@ -44,6 +44,7 @@ class SqliteConsumer(Ledger):
     """See store.contract.Consumer."""
 
     facet = Facet.CONSUMER
+    overlaps = False
 
     def __init__(self, place: Place, pool: str) -> None:
         super().__init__(place)
