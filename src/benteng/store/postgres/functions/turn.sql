@@ -68,7 +68,8 @@ begin
   end if;
 
   if v_settles then
-    v_me := (v_login, 'consumer', v_pool)::benteng.login;
+    v_me.name := v_login;                                    -- by name: a login may come to have more columns
+    v_me.pool := v_pool;
     return query
     select s.job_id, s.state, s.reason, (null::benteng_v1.granted).*
     from benteng.end_attempts(
