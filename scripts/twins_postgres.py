@@ -128,6 +128,7 @@ TWINS = (
     twin(
         "twice-in-a-call", "settle.sql", (("    order by a.id, a.ord\n", "    order by a.id, a.ord desc\n"),), "twice"
     ),
+    twin("holds-nothing", "settle.sql", (("v_now, v_spent, v_holds)", "v_now, v_spent, false)"),), "release or closed"),
     twin("nothing-let-go", "move_jobs.sql", (("    set holder = null\n", "    set holder = r.holder\n"),), "release"),
     # -- what is finished
     twin(

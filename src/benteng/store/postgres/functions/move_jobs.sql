@@ -4,7 +4,8 @@
 -- Promise   quarantined: set apart with its context; the key freed when nothing can have happened. Cancelled: the key freed when
 --           it never started. Else back in `job`, the lease gone. One audit record a move. What a running job held is free, or
 --           closed when it is uncertain and its type closes. `hold_resources` returns the keys that it holds, `let_go` and
---           `move_jobs` those to wake: what was freed, and the batons of woken jobs.
+--           `move_jobs` those to wake: what was freed, and the batons of woken jobs. p_holds: false when the caller has seen
+--           that none of the jobs has a resource or a baton: nobody looks for them then.
 -- Locks     the caller holds the job rows, and after `hold_resources` the resource rows.
 -- Order     jobs by id, then resources by key, then operations. Wake in a statement after this one.
 create or replace function benteng.hold_resources(p_ids uuid[]) returns text[]
@@ -52,7 +53,8 @@ begin
   return v_keys;
 end $$;
 
-create or replace function benteng.move_jobs(p_moves benteng.move[], p_now timestamptz, p_used text[] default null) returns text[]
+create or replace function benteng.move_jobs(
+  p_moves benteng.move[], p_now timestamptz, p_used text[] default null, p_holds boolean default true) returns text[]
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan
@@ -72,32 +74,34 @@ begin
     return null;
   end if;
   perform benteng.note(p_moves, p_now, p_used);
-  with moved as materialized (
-    select
-      j.id, j.state, j.waits_for, j.resources,
-      coalesce(m.state_to = 'quarantined' and m.reason = 'uncertain' and t.closes, false) as closes
-    from unnest(p_moves) m
-    cross join lateral (select x.* from benteng.job x where x.id = m.id offset 0) j
-    join benteng.job_type t on t.name = j.type
-    where j.resources <> '{}'
-       or j.waits_for is not null
-  ), freed as (
-    update benteng.resource r
-    set holder = case when m.closes then r.holder end,
-        closed = m.closes
-    from moved m
-    cross join lateral unnest(m.resources) k (key)
-    where r.key = k.key
-      and r.holder = m.id
-      and m.state = 'running'
-    returning r.key, r.holder
-  )
-  select array_agg(distinct f.key)
-  into v_keys
-  from (
-    select f.key from freed f where f.holder is null
-    union all
-    select m.waits_for from moved m where m.state = 'ready' and m.waits_for is not null) f;
+  if p_holds then
+    with moved as materialized (
+      select
+        j.id, j.state, j.waits_for, j.resources,
+        coalesce(m.state_to = 'quarantined' and m.reason = 'uncertain' and t.closes, false) as closes
+      from unnest(p_moves) m
+      cross join lateral (select x.* from benteng.job x where x.id = m.id offset 0) j
+      join benteng.job_type t on t.name = j.type
+      where j.resources <> '{}'
+         or j.waits_for is not null
+    ), freed as (
+      update benteng.resource r
+      set holder = case when m.closes then r.holder end,
+          closed = m.closes
+      from moved m
+      cross join lateral unnest(m.resources) k (key)
+      where r.key = k.key
+        and r.holder = m.id
+        and m.state = 'running'
+      returning r.key, r.holder
+    )
+    select array_agg(distinct f.key)
+    into v_keys
+    from (
+      select f.key from freed f where f.holder is null
+      union all
+      select m.waits_for from moved m where m.state = 'ready' and m.waits_for is not null) f;
+  end if;
   if v_apart then
     perform benteng.set_apart(p_moves, p_now);
   end if;

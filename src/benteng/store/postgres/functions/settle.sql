@@ -173,7 +173,7 @@ begin
     v_keys := benteng.let_go(v_held, v_done);
   end if;
   if v_moves is not null then
-    v_keys := v_keys || benteng.move_jobs(v_moves, v_now, v_spent);
+    v_keys := v_keys || benteng.move_jobs(v_moves, v_now, v_spent, v_holds);
   end if;
   if v_heirs is not null then
     perform 1 from benteng.enter(v_heirs, v_owners, v_codes, v_now);
