@@ -1,4 +1,4 @@
--- 012_holds.sql (expand): who moves jobs that hold nothing says so.
+-- 013_holds.sql (expand): who moves jobs that hold nothing says so.
 --
 -- Promise   one `move_jobs`, with one more parameter that has a default. Two functions of that name would make its calls ambiguous.
 -- Locks     none that a verb waits for.
