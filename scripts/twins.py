@@ -341,11 +341,9 @@ TWINS = (
         "goes_in_time",
     ),
     # -- admission and switches
-    twin(
-        "origin-believed", f"{STORE}/admission.py", "if job.origin != entrance.origin:", "if False:", "foreign_origin"
-    ),
-    twin("policy-not-compared", f"{STORE}/admission.py", "job.policy_sha256 != fact.sha256", "False", "other_policy"),
-    twin("halt-lets-in", f"{STORE}/admission.py", "over.mode is ControlMode.HALT", "False", "halt_refuses"),
+    twin("origin-believed", f"{STORE}/entrance.py", "if job.origin != entrance.origin:", "if False:", "foreign_origin"),
+    twin("policy-not-compared", f"{STORE}/entrance.py", "job.policy_sha256 != fact.sha256", "False", "other_policy"),
+    twin("halt-lets-in", f"{STORE}/entrance.py", "over.mode is ControlMode.HALT", "False", "halt_refuses"),
     twin(
         "halt-lets-start",
         f"{STORE}/claim.py",

@@ -28,6 +28,7 @@ USED_BY = {
     "extend": {Facet.CONSUMER},
     "settle": {Facet.CONSUMER},
     "register": {Facet.CONSUMER},
+    "evidence": {Facet.PRODUCER, Facet.CONSUMER, Facet.OPERATOR},
     "facts": {Facet.PRODUCER, Facet.CONSUMER},
     "status": {Facet.PRODUCER},
     "cancel": {Facet.PRODUCER, Facet.OPERATOR},

@@ -395,6 +395,7 @@ PLANS = [
     ("resource", "waiter", "SEARCH job USING INDEX job_waits"),
     ("resource", "release", "SEARCH resource USING INDEX resource_holder"),
     ("admit", "owners", "SEARCH o USING INDEX operation_key"),
+    ("evidence", "owners", "SEARCH o USING INDEX operation_key"),
     ("admit", "taken", "SEARCH o USING COVERING INDEX sqlite_autoindex_operation_1"),
     ("admit", "span", "SEARCH job"),
     ("refuse", "untold", "SEARCH tally USING INDEX tally_open"),

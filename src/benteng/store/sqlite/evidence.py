@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from benteng.evidence import ArtifactFact, ArtifactState, Evidence, OperationFact
 from benteng.job import Job
 from benteng.store.records import Question
@@ -9,13 +11,28 @@ from benteng.store.sqlite import control
 from benteng.store.sqlite.policies import type_fact
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Tx
-from benteng.store.sqlite.text import bounded
+from benteng.store.sqlite.text import as_array, bounded
 
 _EVIDENCE = statements("evidence")
 
 
-def of_question(tx: Tx, question: Question, *, origin: str) -> Evidence:
-    """Return the evidence for a job that this origin wants to enqueue."""
+def of_questions(tx: Tx, questions: Sequence[Question], *, origin: str) -> list[Evidence]:
+    """Return the evidence for jobs that this origin wants to enqueue: of others' it learns nothing before it tries."""
+    owners = _owners(tx, questions)
+    own = (owner if owner and owner.origin == origin else None for owner in owners)
+    return [_of_question(tx, question, origin, owner) for question, owner in zip(questions, own, strict=True)]
+
+
+def of_owned(tx: Tx, questions: Sequence[Question]) -> list[Evidence]:
+    """Return the evidence for jobs whose origins are those of the jobs that have their operations."""
+    owners = _owners(tx, questions)
+    return [
+        _of_question(tx, question, owner.origin if owner else tx.origin, owner)
+        for question, owner in zip(questions, owners, strict=True)
+    ]
+
+
+def _of_question(tx: Tx, question: Question, origin: str, operation: OperationFact | None) -> Evidence:
     return _evidence(
         tx,
         type_name=bounded(question.type),
@@ -23,7 +40,7 @@ def of_question(tx: Tx, question: Question, *, origin: str) -> Evidence:
         origin=origin,
         artifact_ids=tuple(map(bounded, question.artifact_ids)),
         targets=tuple(map(bounded, question.targets)),
-        operation=_operation(tx, question, origin),
+        operation=operation,
     )
 
 
@@ -100,10 +117,9 @@ def _artifact(tx: Tx, artifact_id: str) -> ArtifactFact | None:
     )
 
 
-def _operation(tx: Tx, question: Question, origin: str) -> OperationFact | None:
-    """Return who holds the key, if that is the origin's own job: of others an origin learns nothing before it tries."""
-    asked = {"key": bounded(question.operation_key), "type": bounded(question.type)}
-    row = tx.one(_EVIDENCE["operation"], asked)
-    if row is None or row["origin"] != origin:
-        return None
-    return OperationFact(row["job_id"], row["origin"], row["payload_sha256"], row["state"], row["epoch"])
+def _owners(tx: Tx, questions: Sequence[Question]) -> list[OperationFact | None]:
+    """Return who holds the key of each."""
+    asked = [(bounded(question.operation_key), bounded(question.type).partition("@")[0]) for question in questions]
+    rows = tx.all(_EVIDENCE["owners"], {"operations": as_array(asked)})
+    owners = {row["place"]: OperationFact(*(row[name] for name in OperationFact.__struct_fields__)) for row in rows}
+    return [owners.get(place) for place in range(len(questions))]

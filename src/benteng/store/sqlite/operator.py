@@ -15,7 +15,7 @@ from benteng.policy import DEPTH_DEFAULT, RELOCK, TYPE_NAME, Tier, TypePolicy, c
 from benteng.store.records import Cancelled, Depth, Facet, Health, JobView, Page, Query, Question, Replay, TypeRow
 from benteng.store.sqlite import control, quarantine, switches, views
 from benteng.store.sqlite.cancel import cancel
-from benteng.store.sqlite.evidence import of_question
+from benteng.store.sqlite.evidence import of_owned
 from benteng.store.sqlite.health import health
 from benteng.store.sqlite.producer import within_batch
 from benteng.store.sqlite.release import release
@@ -23,7 +23,6 @@ from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Ledger, Tx
 from benteng.store.sqlite.text import REASON_BYTES_MAX, as_array, bounded
 
-_EVIDENCE = statements("evidence")
 _JOB_TYPE = statements("job_type")
 _REGISTRY = statements("registry")
 
@@ -95,7 +94,7 @@ class SqliteOperator(Ledger):
         """See Operator.evidence. The origin is that of the job which has the operation, not the operator's own."""
         within_batch(questions)
         with self.reading() as tx:
-            return [of_question(tx, question, origin=_origin(tx, question)) for question in questions]
+            return of_owned(tx, questions)
 
     def depths(self) -> list[Depth]:
         """See Operator.depths."""
@@ -161,11 +160,6 @@ def needed(reason: str) -> str:
     if not reason.strip():
         raise PolicyError("S-reason", "a reason is needed", fix="say why")
     return bounded(reason, REASON_BYTES_MAX)
-
-
-def _origin(tx: Tx, question: Question) -> str:
-    owner = tx.one(_EVIDENCE["operation"], {"key": bounded(question.operation_key), "type": bounded(question.type)})
-    return tx.origin if owner is None else owner["origin"]
 
 
 def _policy(row: TypeRow) -> TypePolicy:

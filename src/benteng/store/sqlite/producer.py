@@ -11,10 +11,10 @@ from benteng.store.contract import BATCH_MAX
 from benteng.store.durability import Durability, refuse_weaker
 from benteng.store.records import Admission, Cancelled, Facet, Question, Receipt, Refusal, Status
 from benteng.store.sqlite import admission
-from benteng.store.sqlite.admission import Entrance
 from benteng.store.sqlite.audit import digest
 from benteng.store.sqlite.cancel import cancel
-from benteng.store.sqlite.evidence import of_question
+from benteng.store.sqlite.entrance import NAME_BYTES_MAX, Entrance
+from benteng.store.sqlite.evidence import of_questions
 from benteng.store.sqlite.health import durability
 from benteng.store.sqlite.refusals import record
 from benteng.store.sqlite.statements import statements
@@ -33,7 +33,7 @@ class SqliteProducer(Ledger):
         """See Producer.evidence."""
         within_batch(questions)
         with self.reading() as tx:
-            return [of_question(tx, question, origin=self.origin) for question in questions]
+            return of_questions(tx, questions, origin=self.origin)
 
     def admit(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> list[Receipt]:
         """See Producer.admit."""
@@ -102,7 +102,7 @@ def _refuse_weaker(tx: Tx, admissions: Sequence[Admission]) -> None:
 def _record(tx: Tx, refusal: Refusal) -> None:
     record(
         tx,
-        type_name=bounded(refusal.type, admission.NAME_BYTES_MAX),
+        type_name=bounded(refusal.type, NAME_BYTES_MAX),
         origin=tx.origin,
         rule=refusal.rule,
         reason=bounded(refusal.reason, REASON_BYTES_MAX),

@@ -12,7 +12,8 @@ from benteng.evidence import ControlMode
 from benteng.lifecycle import OperationState, QuarantineReason, State
 from benteng.policy import Tier
 from benteng.store.records import Cancelled, Replay
-from benteng.store.sqlite import admission, control, resources
+from benteng.store.sqlite import control, resources
+from benteng.store.sqlite.entrance import refusal_to_return
 from benteng.store.sqlite.policies import policy_of, type_fact
 from benteng.store.sqlite.rows import encode
 from benteng.store.sqlite.statements import statements
@@ -145,7 +146,7 @@ def _may_replay(tx: Tx, row: Row, asked: Replay) -> None:
     other = tx.one(_QUARANTINE["other_owner"], {"key": row["operation_key"], "type": row["type"], "seq": row["seq"]})
     if other is not None:
         raise PolicyError("S-replay", f"job {other['job_id']} has taken the operation", fix="discard this one")
-    refusal = admission.refusal_to_return(tx, job)
+    refusal = refusal_to_return(tx, job)
     if refusal is not None:
         raise PolicyError(refusal.rule, refusal.reason, fix="judge the job again, then replay")
 

@@ -24,8 +24,8 @@ from benteng.lifecycle import QuarantineReason, State
 from benteng.policy import Effect, Limits, Tier, TypePolicy
 from benteng.store.records import LeaseProof, Settled, Settlement
 from benteng.store.sqlite import admission, moves, refusals
-from benteng.store.sqlite.admission import Entrance, Refusal
 from benteng.store.sqlite.apart import apart, apart_all
+from benteng.store.sqlite.entrance import Entrance, Refusal
 from benteng.store.sqlite.moves import Completion, Counts, counts_of, with_crash
 from benteng.store.sqlite.policies import policy_of
 from benteng.store.sqlite.statements import statements

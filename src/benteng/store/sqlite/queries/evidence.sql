@@ -24,9 +24,9 @@ select id, sha256, state, expires_at
 from artifact
 where id = :id;
 
--- name: operation
-select job_id, origin, payload_sha256, state, epoch
-from operation
-where key = :key
-  and name = substr(:type, 1, instr(:type, '@') - 1)
-  and not freed;
+-- name: owners
+-- operations: (key, name) of each.
+select a.key as place, o.job_id, o.origin, o.payload_sha256, o.state, o.epoch
+from json_each(:operations) a
+cross join operation o on o.key = json_extract(a.value, '$[0]') and o.name = json_extract(a.value, '$[1]')
+where not o.freed;
