@@ -14,7 +14,7 @@ from benteng.errors import PolicyError, StoreDamaged, StoreError
 from benteng.store.open import open_auditor, open_operator, open_producer
 from benteng.store.records import Facet
 from benteng.store.sqlite import connection, file
-from benteng.store.sqlite.connection import Place
+from benteng.store.sqlite.connection import PAGES_KIB, Place
 from benteng.store.sqlite.producer import SqliteProducer
 from benteng.testing.bench import Bench
 
@@ -218,3 +218,11 @@ def test_authorizer_stands_on_every_connection(ledger):
         store = ledger.consumer() if facet is Facet.CONSUMER else getattr(ledger, facet)()
         with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
             store._connection.execute("attach ':memory:' as other")
+
+
+def test_connection_keeps_little_of_a_large_file(ledger):
+    """A worker has several connections to a file that grows: each keeps so many of its pages in memory, and no more."""
+    keeper = ledger.keeper()._connection
+    keeper.set_authorizer(None)
+
+    assert [(-PAGES_KIB,)] == keeper.execute("pragma cache_size").fetchall()

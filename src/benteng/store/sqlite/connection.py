@@ -40,6 +40,9 @@ ENVIRONMENTS = ("dev", "prod")
 BUSY_SECONDS = 5.0
 BUSY_PAUSE_MS_MAX = 8
 VALUE_BYTES_MAX = 8 * 1024 * 1024
+PAGES_KIB = 512
+"""How much of the file a connection keeps in memory. The kernel has the rest; four times as much was no faster."""
+
 WAL_BYTES_KEPT = 64 * 1024 * 1024
 
 _OPENING = threading.Lock()  # while a new file's descriptor is open, no other thread may hold SQLite's locks on it
@@ -51,6 +54,7 @@ _GUARDS = (
     "pragma secure_delete = fast",
     "pragma synchronous = full",
     "pragma temp_store = memory",  # what a savepoint may undo is no file of its own
+    f"pragma cache_size = -{PAGES_KIB}",
     f"pragma journal_size_limit = {WAL_BYTES_KEPT}",
 )
 
