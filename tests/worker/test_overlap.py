@@ -29,6 +29,16 @@ def site(tmp_path, postgres, app_registry):
     made.close()
 
 
+@pytest.fixture
+def restless(tmp_path, postgres, app_registry):
+    """A ledger that takes its time for each claim, and has many jobs."""
+    made = Site(tmp_path, postgres, app_registry("restless"), APPS / "restless.py")
+    with made.superuser() as connection:
+        connection.execute(SLOW)
+    yield made
+    made.close()
+
+
 @contextlib.contextmanager
 def turn_under_way(site):
     """Make a job ready that only a claim sees which a lock keeps waiting; the way on is free behind the block."""
@@ -80,19 +90,33 @@ def test_what_a_claim_brings_into_a_drain_is_handed_back(site):
     assert not site.count("hold b")
 
 
-def test_a_ledger_that_is_never_at_rest_prolongs_leases_too(site):
+def test_a_worker_leaves_although_an_answer_is_still_to_come(site):
+    """Told twice to end, it goes when its time is over, and what the ledger then answers is nobody's any more."""
+    worker = site.worker()
+    running = site.enqueue("hold@1", name="a")
+    site.effect("hold a")
+
+    with turn_under_way(site):
+        worker.process.send_signal(signal.SIGTERM)
+        worker.wait("draining")
+        worker.process.send_signal(signal.SIGTERM)
+        worker.wait("left_unsettled")
+
+    assert 75 == worker.stop()
+    assert "running" == site.show(running).state
+
+
+def test_a_ledger_that_is_never_at_rest_prolongs_leases_too(restless):
     """Turn follows on turn for longer than a lease lasts, and an attempt that runs all the while keeps its own."""
-    with site.superuser() as connection:
-        connection.execute(SLOW)
-    running = site.enqueue("keep@1", name="a")
-    site.enqueue_many("tick@1", [{"number": number} for number in range(1_000)])
+    running = restless.enqueue("keep@1", name="a")
+    restless.enqueue_many("tick@1", [{"number": number} for number in range(1_000)])
 
-    worker = site.worker("default", "--concurrency", "64")
-    site.effect("keep a")
-    site.until(lambda: left(site) == 1, seconds=120)
-    site.go()
+    worker = restless.worker("default", "--concurrency", "64")
+    restless.effect("keep a")
+    restless.until(lambda: left(restless) == 1, seconds=120)
+    restless.go()
 
-    assert ("completed", 1) == (site.ended(running).state, site.show(running).attempts)
+    assert ("completed", 1) == (restless.ended(running).state, restless.show(running).attempts)
     assert not worker.all("lease_ends")
 
 

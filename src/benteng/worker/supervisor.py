@@ -395,6 +395,8 @@ class Supervisor:
             self._say("left_unsettled", attempts=len(self._flights))
             self._code = self._code or UNAVAILABLE
             self._flights.clear()
+            self._done.clear()
+            self._under_way = None
 
     def _begin_drain(self, now: float, code: int) -> None:
         self._code = self._code or code
