@@ -7,6 +7,7 @@ raises.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import hashlib
 import json
@@ -239,9 +240,14 @@ class Attempt:
 
     def settle_in(self) -> None:
         """Move this process into the attempt's own directory."""
-        home = str(self.scratch)
+        home = f"{self.shop.scratch}/{self.shop.place}" if self.shop.place else str(self.scratch)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(home, PRIVATE)  # noqa: PTH102 - asked for each attempt, and a Path costs more than the call
+        self.made = True
         os.chdir(home)
-        os.environ["HOME"] = os.environ["TMPDIR"] = home
+        for name in ("HOME", "TMPDIR"):
+            if os.environ.get(name) != home:
+                os.environ[name] = home
         if "tempfile" in sys.modules:
             sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined] - it looks at TMPDIR again
 

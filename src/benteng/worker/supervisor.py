@@ -220,7 +220,11 @@ class Supervisor:
         return True
 
     def _heed_answer(self, asked: UnderWay, now: float) -> bool:
-        """Take the answer to the turn under way, if it has come; the next one begins before its jobs are looked at."""
+        """Take the answer to the turn under way, if it has come.
+
+        Where halves of the slots take turns, the next one begins before its jobs are looked at. With few slots what
+        ended meanwhile waits for these: else two groups would stay apart for ever, each with a call of its own.
+        """
         if len(self._flights) > len(asked.batch) and not asked.turning.has_come():
             return False
         self._under_way = None
@@ -235,7 +239,8 @@ class Supervisor:
         if asked.room:
             self._appetite.answered(now, len(answer.grants), asked.room, tells=self._hints is not None)
         flights = self._board(answer, asked.asked_at)
-        if asked.line >= 0 and self._done and now < min(self._beat_at, self._register_at):
+        halves = asked.line >= 0 and self._share < self._plan.pool.concurrency
+        if halves and self._done and now < min(self._beat_at, self._register_at):
             self._turn_if_due(now)  # the ledger goes on while we look at what it gave
         self._take(flights, asked.asked_at)
         self._report(asked.batch, answer)  # last: nobody waits for it
