@@ -74,6 +74,20 @@ def test_a_job_costs_no_more_than_it_did(ledger, tier, together):
     assert cost.kilobytes <= most.kilobytes, cost
 
 
+def test_turn_of_a_worker_that_is_alone_asks_nothing_twice(ledger):
+    """Types, switches and access are known: what is left is three statements a job, and eighteen for all of them."""
+    bench = Bench(ledger)
+    bench.admit(*(bench.job() for _ in range(30)))
+    grants = bench.consumer.turn((), 10, (LOW.name,)).grants
+    grants = bench.consumer.turn([settlement(grant) for grant in grants], 10, (LOW.name,)).grants
+    meter = Meter(bench, ledger)
+
+    turn = bench.consumer.turn([settlement(grant) for grant in grants], 10, (LOW.name,))
+
+    assert (10, 10) == (len(turn.settled), len(turn.grants))
+    assert 18 + 3 * 10 >= meter.statements
+
+
 def resources(tier: str, number: int) -> tuple[str, ...]:
     """Return what a job of the tier holds."""
     return (f"host:{number}",) if tier == "high" else ()
