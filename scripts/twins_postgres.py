@@ -20,6 +20,7 @@ COSTS = "tests/store/postgres/test_costs.py"
 HOSTILE = "tests/store/postgres/test_hostile.py"
 HINTS = "tests/store/postgres/test_hints.py"
 EVIDENCE = "tests/store/postgres/test_evidence.py"
+LANES = "tests/store/postgres/test_lanes.py"
 RETENTION = "tests/store/postgres/test_retention.py"
 ALIKE = ("type", "actor", "origin", "artifacts", "targets")
 """What jobs of one claim have in common when they share their facts."""
@@ -121,7 +122,7 @@ TWINS = (
     twin(
         "attempt-not-held",
         "settle.sql",
-        (("        and x.pool = p_me.pool\n      for update) j", ") j"),),
+        (("      order by x.id desc\n      limit 1\n      for update) j", ") j"),),
         "take_their_jobs",
         ORDER,
     ),
@@ -244,6 +245,23 @@ TWINS = (
         COSTS,
     ),
     twin("line-walked-for-each", "turn.sql", (("j.state || '' = 'ready'", "j.state = 'ready'"),), "looks_once", COSTS),
+    # -- where lines are read from
+    twin(
+        "place-kept-for-ever",
+        "lanes.sql",
+        (("greatest(interval '2 s', p_read * interval '5 us')", "interval '1 year'"),),
+        "earlier_place or late",
+        LANES,
+    ),
+    twin("no-place", "turn.sql", (("if v_read > 2000 and", "if false and"),), "walked_once", LANES),
+    twin("no-place-due", "stage.sql", (("if v_read > 2000 or", "if false and"),), "was_due", LANES),
+    twin(
+        "place-of-tomorrow",
+        "lanes.sql",
+        (("    and benteng.now() between l.made_at and l.until", ""),),
+        "went_back",
+        LANES,
+    ),
     # -- who contends
     twin("taken-not-seen", "claim.sql", (("coalesce(v_taken, false) or ", ""),), "shares_keys"),
     twin("wanted-twice-not-seen", "claim.sql", (("v_flawed or v_repeated or ", "v_flawed or "),), "share_a_key"),
@@ -551,7 +569,13 @@ TWINS = (
         "does_not_need",
         COSTS,
     ),
-    twin("looked-at-all-that-is-ready", "ring.sql", ((" offset 0)) r;", ")) r;"),), "one_look", HINTS),
+    twin(
+        "looked-at-all-that-is-ready",
+        "ring.sql",
+        (("        limit 1\n        offset 0)) r;", ")) r;"),),
+        "one_look",
+        HINTS,
+    ),
     # -- the log
     twin(
         "log-does-not-wait",

@@ -109,9 +109,9 @@ def scene(cluster) -> Iterator[Scene]:
 
 @pytest.mark.timeout(400)
 def test_claims_read_little_in_a_retry_storm_under_a_pinned_horizon(scene):
-    """A claim passes by each failed attempt once, and looks a few times at each of its jobs. The tables are bounded.
+    """A first claim passes by each failed attempt once, and once to take its place behind them. The tables are bounded.
 
-    Of a job that is looked up by its id three versions an attempt are met: it ran, it was scheduled, it was ready.
+    What it looks up by id it finds from behind: a few versions of each of its jobs at most.
     """
     with superuser(scene.ledger.site) as pin:
         pin.execute("begin isolation level repeatable read")
@@ -125,8 +125,8 @@ def test_claims_read_little_in_a_retry_storm_under_a_pinned_horizon(scene):
 
     print(f"{failed} failures; {ready} and {entries} entries read by a claim of {SLOTS}; {pinned} then {after} bytes")
     assert 1_000 < failed
-    assert failed + 10 * SLOTS >= ready
-    assert ready + LOOKS_MAX * SLOTS * (3 * failed / JOBS + 10) >= entries
+    assert 2 * failed + 10 * SLOTS >= ready
+    assert ready + 2 * failed + LOOKS_MAX * SLOTS * 10 >= entries
     assert 1.5 * pinned[0] >= after[0]
     assert 1.5 * pinned[1] >= after[1]
     assert vacuumed < scene.vacuumed()

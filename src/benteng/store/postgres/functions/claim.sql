@@ -28,35 +28,38 @@ end $$;
 
 -- quotas: how many of each type stand among the first p_page in line. One short index walk a type, so that nobody's backlog
 -- costs anything. A set, so that it is planned with the query around it.
-create or replace function benteng.quotas(p_types text[], p_page integer, p_halted text[], p_later uuid[])
+create or replace function benteng.quotas(
+  p_types text[], p_levels smallint[], p_sinces timestamptz[], p_page integer, p_halted text[], p_later uuid[])
 returns table (quotas integer[], head bigint)
 language sql stable
 as $$
   select array_agg(coalesce(h.n, 0)::integer order by t.ord), sum(h.n)::bigint
   from unnest(p_types) with ordinality t (name, ord)
   left join (
-    select head.type, count(*) as n
+    select head.ord, count(*) as n
     from (
-      select x.type
-      from unnest(p_types) u (name)
+      select u.ord
+      from unnest(p_types, p_levels, p_sinces) with ordinality u (name, priority, since, ord)
       cross join lateral (
-        select j.type, j.priority, j.due_at, j.seq
+        select j.priority, j.due_at, j.seq
         from benteng.job j
         where j.type = u.name
           and j.state = 'ready'
+          and j.priority between coalesce(u.priority, 0) and coalesce(u.priority, 9)
+          and j.due_at >= coalesce(u.since, '-infinity')
           and j.origin <> all (p_halted)
           and j.id <> all (p_later)
         order by j.priority, j.due_at, j.seq
         limit p_page) x
       order by x.priority, x.due_at, x.seq
       limit p_page) head
-    group by head.type) h on h.type = t.name
+    group by head.ord) h on h.ord = t.ord
 $$;
 
 -- choose: who of those at the head of the line may start. Locks them, takes the resource rows that they want, parks or sets apart
 -- those that cannot start, and says the rest. p_before: what the round before said; resource rows stay held.
 create or replace function benteng.choose(
-  p_types text[], p_quotas integer[], p_limits integer[], p_halted text[], p_want integer, p_is_first boolean,
+  p_types text[], p_levels smallint[], p_sinces timestamptz[], p_quotas integer[], p_limits integer[], p_halted text[], p_want integer, p_is_first boolean,
   p_may_wait boolean, p_before benteng.chosen)
 returns benteng.chosen
 language plpgsql
@@ -87,7 +90,7 @@ begin
       x.id, x.tid, x.expires_at, x.resources <> '{}' as wanting,
       benteng.flaw(
         x.tier, x.operation_key, x.payload_sha256, x.expires_at < v_chosen.now, x.attempts >= q.attempts_max) as flaw
-    from unnest(p_types, p_quotas, p_limits) q (name, n, attempts_max)
+    from unnest(p_types, p_levels, p_sinces, p_quotas, p_limits) q (name, priority, since, n, attempts_max)
     cross join lateral (
       select
         j.id, j.ctid as tid, j.priority, j.due_at, j.seq, j.tier, j.operation_key, j.payload_sha256, j.expires_at, j.attempts,
@@ -95,6 +98,8 @@ begin
       from benteng.job j
       where j.type = q.name
         and j.state = 'ready'
+        and j.priority between coalesce(q.priority, 0) and coalesce(q.priority, 9)
+        and j.due_at >= coalesce(q.since, '-infinity')
         and j.origin <> all (p_halted)
         and j.id <> all (v_later)
       order by j.priority, j.due_at, j.seq
@@ -210,7 +215,7 @@ begin
         woken_at = null
     from unnest(v_parks) p
     where j.id = p.id
-      and j.state = 'ready';
+      and j.state || '' = 'ready';                           -- keeps the planner off job_ready: it would walk it for each job
   end if;
   return v_chosen;
 end $$;
@@ -225,7 +230,7 @@ begin
     set holder = j.id,
         fence = j.fence
     from unnest(p_chosen.ids) g (id)
-    cross join lateral (select x.* from benteng.job x where x.id = g.id offset 0) j
+    cross join lateral benteng.newest(g.id) j
     cross join lateral unnest(j.resources) k (key)
     where r.key = k.key
       and r.holder is null

@@ -18,7 +18,7 @@ begin
   select array_agg(distinct k.key)
   into v_keys
   from unnest(p_ids) g (id)
-  cross join lateral (select x.* from benteng.job x where x.id = g.id offset 0) j
+  cross join lateral benteng.newest(g.id) j
   cross join lateral unnest(
     case
       when j.state = 'running' then j.resources
@@ -80,7 +80,7 @@ begin
         j.id, j.state, j.waits_for, j.resources,
         coalesce(m.state_to = 'quarantined' and m.reason = 'uncertain' and t.closes, false) as closes
       from unnest(p_moves) m
-      cross join lateral (select x.* from benteng.job x where x.id = m.id offset 0) j
+      cross join lateral benteng.newest(m.id) j
       join benteng.job_type t on t.name = j.type
       where j.resources <> '{}'
          or j.waits_for is not null
@@ -124,9 +124,12 @@ begin
         pool = null,
         waits_for = null,
         woken_at = null
-    from unnest(p_moves) m
-    where j.id = m.id
-      and m.state_to not in ('cancelled', 'quarantined');
+    from (
+      select m.*, x.ctid as tid
+      from unnest(p_moves) m
+      cross join lateral (select j.ctid from benteng.job j where j.id between m.id and m.id order by j.id desc limit 1) x
+      where m.state_to not in ('cancelled', 'quarantined')) m
+    where j.ctid = m.tid;
   end if;
   return v_keys;
 end $$;
@@ -147,7 +150,7 @@ begin
     j.request_id, j.payload, j.payload_sha256, j.operation_key, j.envelope, j.policy_sha256, j.artifacts, j.targets,
     j.resources, j.parent, j.summary, j.progress, j.admitted_at
   from unnest(p_moves) m
-  cross join lateral (select x.* from benteng.job x where x.id = m.id offset 0) j
+  cross join lateral benteng.newest(m.id) j
   where m.state_to = 'quarantined';
 end $$;
 

@@ -20,7 +20,7 @@ begin
     coalesce(m.rule, ''), coalesce(m.reason, ''),
     concat_ws('; ', p_used[m.ordinality::integer], case when m.state_to is distinct from 'cancelled' then nullif(m.error, '') end)
   from unnest(p_moves) with ordinality m
-  cross join lateral (select x.* from benteng.job x where x.id = m.id offset 0) j
+  cross join lateral benteng.newest(m.id) j
   order by m.ordinality;
 end $$;
 

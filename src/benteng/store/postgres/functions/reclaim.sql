@@ -57,7 +57,7 @@ begin
         else 'ready'
       end as ending
     from unnest(v_ids) with ordinality g (id, ord)
-    cross join lateral (select x.* from benteng.job x where x.id = g.id offset 0) j
+    cross join lateral benteng.newest(g.id) j
     join benteng.job_type t on t.name = j.type
     where j.state = 'running'
       and j.lease_until <= v_now) d;

@@ -24,6 +24,14 @@ begin
     select distinct t.pool
     from benteng.job_type t
     where t.name = any (p_types)
-      -- offset 0: one look a type. As a join, planned while the ledger was empty, it would read all that is ready.
-      and exists (select from benteng.job j where j.type = t.name and j.state = 'ready' offset 0)) r;
+      -- offset 0: one look a type. As a join, planned while the ledger was empty, it would read all that is ready. From the end
+      -- of the line: what is dead and cannot be removed is at its head.
+      and exists (
+        select
+        from benteng.job j
+        where j.type = t.name
+          and j.state = 'ready'
+        order by j.priority desc, j.due_at desc, j.seq desc
+        limit 1
+        offset 0)) r;
 end $$;

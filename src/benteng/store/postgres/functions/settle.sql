@@ -135,8 +135,10 @@ begin
     cross join lateral (
       select x.state, x.fence, x.token, x.resources
       from benteng.job x
-      where x.id = a.id
+      where x.id between a.id and a.id                       -- from behind, see newest.sql
         and x.pool = p_me.pool
+      order by x.id desc
+      limit 1
       for update) j
     where j.state = 'running'
       and j.fence = a.fence
@@ -228,8 +230,7 @@ begin
       make_interval(secs => least(greatest(s.delay_seconds, t.backoff_seconds_min),
         case when s.disposition = 'snooze' then t.snooze_seconds_max else t.backoff_seconds_max end)) as delay
     from unnest(p_settlements) with ordinality s
-    -- offset 0 fences the planner: it would rather walk all of job_running once for each settlement.
-    cross join lateral (select x.* from benteng.job x where x.id = s.id offset 0) j
+    cross join lateral benteng.newest(s.id) j
     join benteng.job_type t on t.name = j.type
   ), counted as (
     select
@@ -336,7 +337,7 @@ begin
         then 'S-format|suspicious|a new job has generation 0'
     end
   from unnest(p_successors) with ordinality s
-  cross join lateral (select x.* from benteng.job x where x.id = s.parent offset 0) j
+  cross join lateral benteng.newest(s.parent) j
   join benteng.job_type t on t.name = j.type
   where s.parent = any (p_parents);
 end $$;

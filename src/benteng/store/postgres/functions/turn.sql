@@ -35,6 +35,10 @@ declare
   v_leases  float8[];                                        -- of each type
   v_limits  integer[];
   v_halted  text[];
+  v_levels  smallint[];                                      -- the priority that each stands for, and from where its line is
+  v_sinces  timestamptz[];                                   -- read: only while the head of the lines is dead, see lanes.sql
+  v_made_at timestamptz;
+  v_read    bigint;                                          -- entries of the lines that this session had read before
   v_settles boolean := p_settlements <> '{}' or p_ids <> '{}';
   v_want    integer := least(coalesce(p_n, 0), 1000);
   v_page    integer;
@@ -82,6 +86,11 @@ begin
     end if;
     perform benteng.same_history();
   end if;
+  v_read := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready'));
+  if current_setting('benteng.lanes', true) <> '' then
+    select l.* into v_types, v_leases, v_limits, v_levels, v_sinces, v_made_at
+    from benteng.lanes(v_types, v_leases, v_limits) l;
+  end if;
   for v_round in 0 .. 24 loop
     exit when v_want <= 0 or v_types is null;
     -- Later rounds look further, so that many jobs to park at the head do not hide one that can start.
@@ -91,11 +100,11 @@ begin
     if cardinality(v_types) > 1 then
       select q.quotas, q.head
       into v_quotas, v_head
-      from benteng.quotas(v_types, v_page, v_halted, coalesce(v_chosen.later, '{}')) q;
+      from benteng.quotas(v_types, v_levels, v_sinces, v_page, v_halted, coalesce(v_chosen.later, '{}')) q;
     end if;
     if v_round > 0 then
       v_chosen := benteng.choose(
-        v_types, v_quotas, v_limits, v_halted, v_want, v_round = 1, v_round = 1 and not v_settles, v_chosen);
+        v_types, v_levels, v_sinces, v_quotas, v_limits, v_halted, v_want, v_round = 1, v_round = 1 and not v_settles, v_chosen);
       v_head := coalesce(v_head, v_chosen.found);
       -- Nothing: the end of the line, or all that stands at its head is in the hands of other claims. Then look further.
       exit when v_chosen.found = 0 and (v_page >= 1000 or v_head < v_page);
@@ -110,7 +119,7 @@ begin
           x.tid,
           x.resources <> '{}' or benteng.flaw(
             x.tier, x.operation_key, x.payload_sha256, x.expires_at < v_now, x.attempts >= q.attempts_max) is not null as odd
-        from unnest(v_types, v_quotas, v_limits) q (name, n, attempts_max)
+        from unnest(v_types, v_levels, v_sinces, v_quotas, v_limits) q (name, priority, since, n, attempts_max)
         cross join lateral (
           select
             j.ctid as tid, j.priority, j.due_at, j.seq, j.tier, j.operation_key, j.payload_sha256, j.expires_at, j.attempts,
@@ -118,6 +127,8 @@ begin
           from benteng.job j
           where j.type = q.name
             and j.state = 'ready'
+            and j.priority between coalesce(q.priority, 0) and coalesce(q.priority, 9)
+            and j.due_at >= coalesce(q.since, '-infinity')
             and j.origin <> all (v_halted)
           order by j.priority, j.due_at, j.seq
           limit q.n
@@ -186,4 +197,8 @@ begin
       exit when v_head < v_page and not v_chosen.contended;  -- the line was no longer than what we have looked at
     end if;
   end loop;
+  v_read := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready')) - v_read;
+  if v_read > 2000 and coalesce(v_made_at < benteng.now() - interval '0.2 s', true) then
+    perform benteng.pass_dead(v_types, v_read);
+  end if;
 end $$;

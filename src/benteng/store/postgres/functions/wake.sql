@@ -59,6 +59,6 @@ begin
       woken_at = p_now
   from unnest(v_moves) m
   where j.id = m.id
-    and j.state = 'blocked';
+    and j.state || '' = 'blocked';
   return cardinality(v_moves);
 end $$;
