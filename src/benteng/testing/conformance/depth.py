@@ -61,6 +61,7 @@ class DepthPromises(Promises):
 
         assert State.BLOCKED is bench.state(blocked.id)
         assert bench.admitted()
+        bench.advance(1)
         assert ["S-depth"] == [receipt.rule for receipt in bench.admit(bench.job())]
 
     def test_a_replay_takes_room(self, bench: Bench) -> None:
