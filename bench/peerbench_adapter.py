@@ -174,7 +174,7 @@ class Client:
 def worker(concurrency: int, best: bool) -> None:  # noqa: FBT001 - peerbench's signature
     """Become `benteng worker`; the peer `benteng_two` is two of them, of which one has the keeper."""
     tool = str(Path(sys.prefix) / "bin" / "benteng")
-    command = [tool, "worker", "--concurrency", str(PEERS[PEER][1] if best else concurrency)]
+    command = [tool, "worker", "--log-level", "warning", "--concurrency", str(PEERS[PEER][1] if best else concurrency)]
     os.chdir(HOME)
     if PEER == "benteng_two" and best:
         subprocess.Popen([*command, "--no-keeper"])

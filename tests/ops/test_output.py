@@ -107,6 +107,21 @@ class Counted(io.RawIOBase):
         return len(data)
 
 
+def test_at_level_warning_a_worker_tells_of_what_went_wrong_only(capsys):
+    """Jobs that begin and complete are not told of; what is fenced off, set apart, tried again or not a job's is."""
+    tell = teller("text", "warning")
+
+    tell("claimed", job=1)
+    tell("settled", job=1, state="completed")
+    for state in ("scheduled", "quarantined", "cancelled"):
+        tell("settled", state=state)
+    tell("fenced_off", job=2)
+    tell("warning", rule="W-root")
+
+    wrong = ["settled state=scheduled", "settled state=quarantined", "settled state=cancelled", "fenced_off job=2"]
+    assert [*wrong, "warning rule=W-root"] == capsys.readouterr().err.splitlines()
+
+
 def test_what_a_worker_tells_while_it_works_is_written_at_once(monkeypatch):
     """One system call when it comes to rest, not one a line; before the first rest each line is written as it is."""
     raw = Counted()

@@ -63,6 +63,13 @@ def log_option(command: F) -> F:
     )
 
 
+def level_option(command: F) -> F:
+    """Give a worker `--log-level`: whether it tells of jobs that begin and end as they should."""
+    said = "warning: nothing of jobs that begin and complete."
+    kinds = click.Choice(["info", "warning"])
+    return click.option("--log-level", type=kinds, default="info", show_default=True, help=said)(command)
+
+
 class Teller(Protocol):
     """Tells an event with its fields."""
 
@@ -71,9 +78,18 @@ class Teller(Protocol):
         ...
 
 
-def teller(log: str) -> Teller:
-    """Return what tells events as text, or as JSON lines."""
-    return _as_json if log == "json" else _as_text
+def teller(log: str, level: str = "info") -> Teller:
+    """Return what tells events as text, or as JSON lines; at level `warning` without those of jobs that go well."""
+    tell = _as_json if log == "json" else _as_text
+    return tell if level == "info" else _unless_routine(tell)
+
+
+def _unless_routine(tell: Teller) -> Teller:
+    def told(event: str, /, **fields: object) -> None:
+        if event != "claimed" and not (event == "settled" and fields.get("state") == "completed"):
+            tell(event, **fields)
+
+    return told
 
 
 def write_lines() -> None:

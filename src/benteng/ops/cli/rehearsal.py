@@ -17,7 +17,7 @@ import click
 
 from benteng import lockfile
 from benteng.config import Environment
-from benteng.ops.cli.options import configuration, json_option
+from benteng.ops.cli.options import configuration, json_option, teller
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.output import document, say, table, write
 from benteng.outcome import Completed, Judged
@@ -97,7 +97,7 @@ def _settings(config: Config, policy: TypePolicy, pool: str, reference: str) -> 
     from benteng.ops.cli.worker import pool_of, settings
 
     app = reference or config.app
-    return settings(config, app, {policy.name: policy}, pool_of(config, pool, None), False, None, "text")
+    return settings(config, app, {policy.name: policy}, pool_of(config, pool, None), False, None, teller("text"))
 
 
 def _nest(config: Config, settings: WorkerSettings) -> Nest:

@@ -18,7 +18,7 @@ import click
 
 from benteng import lockfile
 from benteng.config import Environment
-from benteng.ops.cli.options import configuration, log_option, write_lines
+from benteng.ops.cli.options import Teller, configuration, level_option, log_option, teller, write_lines
 from benteng.ops.exits import Exit, Fault
 from benteng.ops.output import say
 from benteng.policy import POOL_DEFAULT
@@ -54,6 +54,7 @@ BROKER: Final = "fd:5"
 )
 @click.option("--supervised", is_flag=True, hidden=True, help="Started by `benteng supervise`, which passes two lines.")
 @log_option
+@level_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -61,6 +62,7 @@ def command(
     pool: str,
     concurrency: int | None,
     log: str,
+    log_level: str,
     give_up_seconds: float | None,
     linger_seconds: float,
     *,
@@ -77,7 +79,9 @@ def command(
     app = reference or config.app
     elsewhere = INHERITED if supervised else config.pool(pool).cell
     locked = policies(config, app, here=not elsewhere)
-    made = settings(config, app, locked, pool_of(config, pool, concurrency), keeper, give_up_seconds, log)
+    made = settings(
+        config, app, locked, pool_of(config, pool, concurrency), keeper, give_up_seconds, teller(log, log_level)
+    )
     broker = BROKER if supervised and config.pool(pool).egress else ""
     ready = partial(tell_ready, supervised=supervised)
     code = run_worker(replace(made, cell=elsewhere, broker=broker, ready=ready, rests=write_lines))
@@ -165,12 +169,11 @@ def settings(
     pool: Pool,
     keeper: bool,  # noqa: FBT001 - one value of a flat list
     give_up_seconds: float | None,
-    log: str,
+    say: Teller,
 ) -> WorkerSettings:
     """Return everything that the worker is started with."""
     from benteng.keyring import TRUST_FILE
     from benteng.opening import dsn_of
-    from benteng.ops.cli.options import teller
     from benteng.ops.reference import paths_of
     from benteng.store.records import Facet
     from benteng.worker.launch import WorkerSettings
@@ -189,5 +192,5 @@ def settings(
         paths=tuple(Path(path) for path in paths_of(config.root)[1:]),
         poll_seconds=config.poll_seconds,
         give_up_seconds=give_up_seconds,
-        say=teller(log),
+        say=say,
     )
