@@ -296,7 +296,7 @@ TWINS = (
         "odd-among-many",
         "turn.sql",
         (("where not exists (select from head o where o.odd)", "where not h.odd"),),
-        "claim_order",
+        "keeps_its_place",
     ),
     twin("more-than-wanted", "claim.sql", (("v_ids[:p_want]", "v_ids"), ("v_here[:p_want]", "v_here")), "hide_nobody"),
     # -- facts
