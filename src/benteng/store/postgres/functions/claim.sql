@@ -89,12 +89,12 @@ begin
     select
       x.id, x.tid, x.expires_at, x.resources <> '{}' as wanting,
       benteng.flaw(
-        x.tier, x.operation_key, x.payload_sha256, x.expires_at < v_chosen.now, x.attempts >= q.attempts_max) as flaw
+        x.tier, x.operation_key, x.forged, x.expires_at < v_chosen.now, x.attempts >= q.attempts_max) as flaw
     from unnest(p_types, p_levels, p_sinces, p_quotas, p_limits) q (name, priority, since, n, attempts_max)
     cross join lateral (
       select
-        j.id, j.ctid as tid, j.priority, j.due_at, j.seq, j.tier, j.operation_key, j.payload_sha256, j.expires_at, j.attempts,
-        j.resources
+        j.id, j.ctid as tid, j.priority, j.due_at, j.seq, j.tier, j.operation_key,
+        sha256(j.payload) <> j.payload_sha256 as forged, j.expires_at, j.attempts, j.resources
       from benteng.job j
       where j.type = q.name
         and j.state = 'ready'
@@ -146,7 +146,7 @@ begin
     select
       j.id, g.tid, g.ord, j.waits_for, j.resources,
       benteng.flaw(
-        j.tier, j.operation_key, j.payload_sha256, j.expires_at < v_chosen.now,
+        j.tier, j.operation_key, sha256(j.payload) <> j.payload_sha256, j.expires_at < v_chosen.now,
         j.attempts >= p_limits[array_position(p_types, j.type)]) as flaw
     from unnest(v_here) with ordinality g (tid, ord)
     cross join lateral (select x.* from benteng.job x where x.ctid = g.tid offset 0) j
@@ -242,14 +242,14 @@ begin
   end if;
 end $$;
 
--- flaw: why a job that stands in line cannot start, or null. Whether the payload is what its digest says is for the guards.
+-- flaw: why a job that stands in line cannot start, or null. p_forged: its payload is not the one of its digest.
 create or replace function benteng.flaw(
-  p_tier text, p_operation_key bytea, p_payload_sha256 bytea, p_late boolean, p_spent boolean)
+  p_tier text, p_operation_key bytea, p_forged boolean, p_late boolean, p_spent boolean)
 returns text
 language sql immutable
 as $$
   select case
-    when p_tier not in ('low', 'medium', 'high') or octet_length(p_operation_key) <> 32 or octet_length(p_payload_sha256) <> 32
+    when p_tier not in ('low', 'medium', 'high') or octet_length(p_operation_key) <> 32 or p_forged
       then 'undecodable'
     when p_late then 'expired'
     when p_spent then 'exhausted'

@@ -118,12 +118,12 @@ begin
         select
           x.tid,
           x.resources <> '{}' or benteng.flaw(
-            x.tier, x.operation_key, x.payload_sha256, x.expires_at < v_now, x.attempts >= q.attempts_max) is not null as odd
+            x.tier, x.operation_key, x.forged, x.expires_at < v_now, x.attempts >= q.attempts_max) is not null as odd
         from unnest(v_types, v_levels, v_sinces, v_quotas, v_limits) q (name, priority, since, n, attempts_max)
         cross join lateral (
           select
-            j.ctid as tid, j.priority, j.due_at, j.seq, j.tier, j.operation_key, j.payload_sha256, j.expires_at, j.attempts,
-            j.resources
+            j.ctid as tid, j.priority, j.due_at, j.seq, j.tier, j.operation_key,
+            sha256(j.payload) <> j.payload_sha256 as forged, j.expires_at, j.attempts, j.resources
           from benteng.job j
           where j.type = q.name
             and j.state = 'ready'
