@@ -31,8 +31,8 @@ SQLITE = {
 }
 PEERS: dict[str, tuple[dict[str, Any], int]] = {
     "benteng": (META, 200),
-    "benteng_two": (META, 100),
-    "benteng_medium": (META, 32),
+    "benteng_two": (META, 200),
+    "benteng_medium": (META, 100),
     "benteng_high": (META, 2),
     "benteng_sqlite": (SQLITE, 200),
     "benteng_sqlite_medium": (SQLITE, 32),
