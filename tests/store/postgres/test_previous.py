@@ -133,7 +133,7 @@ def test_previous_version_is_refused_where_it_is_too_old(previous, bench, ledger
 def test_client_that_knows_fewer_arguments_is_understood(bench, monkeypatch):
     """Workers of before migration 006 do not say what their attempts did with the network."""
     monkeypatch.setattr(wire, "used", lambda _: ())
-    monkeypatch.setattr(wire, "plain", lambda _: ())
+    monkeypatch.setattr(wire, "NOT_PLAIN", ())
     monkeypatch.setattr(wire, "is_plain", lambda _: False)
     bench.admit(bench.job(), bench.job())
     one, two = bench.claim(2)

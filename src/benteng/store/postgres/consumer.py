@@ -115,7 +115,9 @@ class PostgresConsumer(Ledger):
         claim = (INT8(n), TEXT.many(accepts), TEXT(self._worker)) if n > 0 and accepts else ()
         if not settlements:
             return PostgresTurning(self, Call("claim", claim, make=_STARTED) if claim else None, None)
-        ended, used = self._ended(settlements), wire.used(settlements) + wire.plain(settlements)
+        is_plain = wire.is_plain(settlements)
+        ended = self._ended(() if is_plain else settlements)
+        used = wire.used(settlements) + (wire.plain(settlements) if is_plain else wire.NOT_PLAIN)
         again = Call("settle", (*ended, BOOL(True), *used), make=tuple)
         if not claim:
             return PostgresTurning(self, Call("settle", (*ended, BOOL(False), *used), make=tuple), again)
@@ -125,8 +127,7 @@ class PostgresConsumer(Ledger):
         heirs = (
             wire.entrance(job, State.READY, parent=each.proof.job_id) for each in settlements for job in each.successors
         )
-        rest = () if wire.is_plain(settlements) else settlements
-        ended = self._types.many(SETTLEMENT, map(wire.settlement, rest))
+        ended = self._types.many(SETTLEMENT, map(wire.settlement, settlements))
         return ended, self._types.many(ENTRANCE, heirs)
 
     def granted(self, found: Sequence[rows.Started]) -> tuple[Grant, ...]:

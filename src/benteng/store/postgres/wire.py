@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import call
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
@@ -319,9 +319,7 @@ def is_plain(given: Sequence[Settlement]) -> bool:
 
 
 def plain(given: Sequence[Settlement]) -> tuple[Param, ...]:
-    """Return attempts that complete as four arguments; empty ones when there is more to one of them."""
-    if not is_plain(given):
-        return _NOT_PLAIN
+    """Return attempts that complete, and that is all, as four arguments."""
     proofs = [each.proof for each in given]
     return (
         ids(proof.job_id for proof in proofs),
@@ -331,7 +329,8 @@ def plain(given: Sequence[Settlement]) -> tuple[Param, ...]:
     )
 
 
-_NOT_PLAIN = (UUID.many(()), INT8.many(()), TEXT.many(()), BYTEA.many(()))
+NOT_PLAIN: Final = (UUID.many(()), INT8.many(()), TEXT.many(()), BYTEA.many(()))
+"""These arguments when there is more to one of them."""
 
 
 def used(given: Sequence[Settlement]) -> tuple[Param, ...]:
