@@ -7,7 +7,6 @@ raises.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import hashlib
 import json
@@ -231,19 +230,24 @@ class Attempt:
     @property
     def scratch(self) -> Path:
         """The attempt's own directory. Made when it is first asked for."""
+        return Path(self._home())
+
+    def _home(self) -> str:
+        """Return it as a text: asked for each attempt, and a Path costs more than the calls."""
         place = str(self.work.handle) if self.shop.place is None else self.shop.place
-        path = self.shop.scratch / place
+        home = f"{self.shop.scratch}/{place}" if place else str(self.shop.scratch)
         if place:
-            path.mkdir(mode=PRIVATE, exist_ok=True)
+            try:
+                os.mkdir(home, PRIVATE)  # noqa: PTH102
+            except FileExistsError:
+                if not os.path.isdir(home):  # noqa: PTH112
+                    raise
         self.made = True
-        return path
+        return home
 
     def settle_in(self) -> None:
         """Move this process into the attempt's own directory."""
-        home = f"{self.shop.scratch}/{self.shop.place}" if self.shop.place else str(self.scratch)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(home, PRIVATE)  # noqa: PTH102 - asked for each attempt, and a Path costs more than the call
-        self.made = True
+        home = self._home()
         os.chdir(home)
         for name in ("HOME", "TMPDIR"):
             if os.environ.get(name) != home:

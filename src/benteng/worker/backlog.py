@@ -12,8 +12,10 @@ from dataclasses import dataclass
 SETTLE_MAX = 256
 LINGER_SECONDS = 0.002
 GATHER_SECONDS = 0.1
-OVERLAP_SLOTS_MIN = 32
 """At most so long an ended attempt waits for others: where nothing needs a cell, and where claimed jobs do."""
+
+OVERLAP_SLOTS_MIN = 32
+"""From so many on a call starts half of them; with fewer its own price is more than the overlap gains (ADR 0007)."""
 
 
 @dataclass(frozen=True, slots=True)
