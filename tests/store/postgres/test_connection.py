@@ -295,6 +295,16 @@ def test_settling_again_without_a_lost_answer_is_stale(bench):
     assert 1 == stale_tries(bench)
 
 
+def test_attempt_that_is_named_twice_is_not_stale(bench):
+    """The first counts and the second is nobody else's try, also beside one that its worker was wrong about."""
+    one, other = bench.started(LOW), bench.started(MEDIUM, operation="a", resources=("host:a",))
+
+    answers = bench.settle(*(settlement(each, holds=False) for each in (other, one, one)))
+
+    assert [other.job.id, one.job.id] == [each.job_id for each in answers]
+    assert 0 == stale_tries(bench)
+
+
 def stale_tries(bench):
     """Return how many settlements the log has refused as stale."""
     return sum(record["rule"] == "S-stale" for record in records(bench.audit()))
