@@ -20,12 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benteng.policy import Tier
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.egress import program
 from benteng.worker.egress.names import Names
 from benteng.worker.egress.rules import parse
+from benteng.worker.framing import Inbox
 from benteng.worker.sandbox import linux, roots
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 
 MICRO = 1e6
 
@@ -89,7 +90,7 @@ def _behind(port: int, count: int, writer: int) -> None:
         os.dup2(theirs.fileno(), 0)
         program.main()
     theirs.close()
-    line.sendall(wire.frame(wire.Open(os.getpid(), rules, 10 * count, 65_534, 65_534)))
+    line.sendall(framing.frame(wire.Open(os.getpid(), rules, 10 * count, 65_534, 65_534)))
     ours, other = socket.socketpair()
     cell = os.fork()
     if cell == 0:
@@ -119,7 +120,7 @@ def _be_cell(line: socket.socket, rules: tuple[str, ...], measure: Callable[[], 
 
 
 def _tell(line: socket.socket, message: wire.Listen | wire.Register, number: int) -> None:
-    socket.send_fds(line, [wire.frame(message)], [number])
+    socket.send_fds(line, [framing.frame(message)], [number])
     os.close(number)
     inbox = Inbox(Line.BROKER_READY)
     while not list(inbox.messages()):

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.asked import Asked
 from tests.worker.estate import HIGH
 
@@ -22,7 +22,7 @@ def answering(uid):
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         theirs.recv(100)
-        theirs.sendall(wire.frame(wire.Holds(("own_uid", "seccomp"))))
+        theirs.sendall(framing.frame(wire.Holds(("own_uid", "seccomp"))))
         os._exit(0)
     theirs.close()
     return ours, pid

@@ -15,9 +15,10 @@ from benteng.job import Attempt, Grant, Job, Lease
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.worker import wire
 from benteng.worker.flights import Flight
+from benteng.worker.framing import Inbox
 from benteng.worker.pace import PAUSE_SECONDS, PAUSE_SECONDS_MAX, Pace
 from benteng.worker.shelf import PACKET_BYTES_MAX, PIECES_MAX, Shelf
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 from tests.worker.bed import Bed, field
 
 POLICY = TypePolicy(name="medium@1", tier=Tier.MEDIUM, effect=Effect.REPEATABLE, limits=LIMITS[Tier.MEDIUM])

@@ -7,8 +7,9 @@ import socket
 
 import pytest
 
+from benteng.worker.framing import Outbox
 from benteng.worker.watched import Heard, Watched
-from benteng.worker.wire import Outbox, ProtocolError
+from benteng.worker.wire import ProtocolError
 
 
 class Line:

@@ -9,10 +9,11 @@ import pytest
 
 from benteng.app import Benteng
 from benteng.job import sha256_hex
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.attempt import Mouth, Workshop
+from benteng.worker.framing import Inbox
 from benteng.worker.wide import GROWTH, Wide
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 from tests.support.waiting import until
 
 app = Benteng()
@@ -104,7 +105,7 @@ def give(line, *names):
     works = [
         wire.Work(n, name, 1, 1, "op", sha256_hex(payload), 30.0, len(payload)) for n, name in enumerate(names, start=1)
     ]
-    line.sendall(wire.frame(wire.Grants(tuple(works)), payload * len(works)))
+    line.sendall(framing.frame(wire.Grants(tuple(works)), payload * len(works)))
 
 
 def test_no_end_waits_behind_the_work_of_others(line):

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from benteng.policy import LIMITS, SECRET_BYTES, SECRETS_MAX, Tier
-from benteng.worker import wire
+from benteng.worker import framing, wire
+from benteng.worker.framing import Inbox
 from benteng.worker.pool import Kind
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def said(frames):
     for each in frames:
         inbox.accept(each)
         for message, tail in inbox.messages():
-            yield from wire.ends(message, tail)
+            yield from framing.ends(message, tail)
 
 
 def received(inbox, sock):
@@ -54,7 +55,7 @@ def test_a_message_arrives_as_it_was_sent(pair):
     inbox = Inbox(Line.TO_CELL)
     found = []
 
-    for byte in wire.grant_frames([work(1, b"payload")])[0]:
+    for byte in framing.grant_frames([work(1, b"payload")])[0]:
         here.send(bytes([byte]))
         inbox.fill(there)
         found.extend(inbox.messages())
@@ -69,10 +70,10 @@ def test_the_largest_attempt_fits_alone_and_batches_are_split(pair):
     full = wire.Work(1, "t" * 256, (1 << 53) - 1, 1, "o" * 64, "d" * 64, 30.0, 65_536, secrets)
     works = [(msgspec.structs.replace(full, handle=n), rest) for n in range(8)]
 
-    frames = wire.grant_frames(works)
+    frames = framing.grant_frames(works)
 
     assert len(frames) > 1
-    assert all(len(each) <= wire.PREFIX.size + wire.FRAME_BYTES_MAX for each in frames)
+    assert all(len(each) <= framing.PREFIX.size + wire.FRAME_BYTES_MAX for each in frames)
     inbox = Inbox(Line.TO_CELL)
     for each in frames:
         inbox.accept(each)
@@ -83,7 +84,7 @@ def test_the_largest_attempt_fits_alone_and_batches_are_split(pair):
 def test_a_line_that_says_little_holds_little():
     """The buffer grows to the largest frame that came, not to what might come; what was there before is not lost."""
     inbox = Inbox(Line.TO_CELL)
-    (small,), (large,) = (wire.grant_frames([work(1, payload)]) for payload in (b"p", b"p" * 40_000))
+    (small,), (large,) = (framing.grant_frames([work(1, payload)]) for payload in (b"p", b"p" * 40_000))
     found = []
 
     inbox.accept(small)
@@ -94,7 +95,7 @@ def test_a_line_that_says_little_holds_little():
         found += inbox.messages()
 
     assert [1, 40_000] == [len(payload) for _, payload in found]
-    assert wire.INBOX_BYTES == first
+    assert framing.INBOX_BYTES == first
     assert 40_000 < len(inbox._buffer) < wire.FRAME_BYTES_MAX
 
 
@@ -105,15 +106,15 @@ def test_each_attempt_has_its_own_secrets(pair):
     values = b"".join(value.encode() for value in secrets.values())
     one = wire.Work(1, "greet@1", 7, 1, "op", "digest", 30.0, 3, named)
 
-    (frame,) = wire.grant_frames([(one, b"abc" + values), work(2, b"def")])
+    (frame,) = framing.grant_frames([(one, b"abc" + values), work(2, b"def")])
     inbox = Inbox(Line.TO_CELL)
     inbox.accept(frame)
     ((message, tail),) = inbox.messages()
 
-    found = [(payload, given) for _, payload, given in wire.parts(message.works, tail)]
+    found = [(payload, given) for _, payload, given in framing.parts(message.works, tail)]
     assert [(b"abc", secrets), (b"def", {})] == found
     with pytest.raises(wire.ProtocolError):
-        list(wire.parts(message.works, tail[:-1]))
+        list(framing.parts(message.works, tail[:-1]))
 
 
 def test_how_attempts_ended_is_told_together():
@@ -122,26 +123,26 @@ def test_how_attempts_ended_is_told_together():
     failed = wire.Ending(3, wire.How.PERMANENT, "x" * 2048, "r" * 128, "f" * 256, "y" * 2048)
     plain = [(wire.Ending(n, wire.How.COMPLETED, result_bytes=4), b"null") for n in range(10, 20)]
 
-    together = wire.ended_frames(plain)
-    apart = wire.ended_frames([*plain, (large, b"x" * (65_536 + 131_072)), (failed, b"")])
+    together = framing.ended_frames(plain)
+    apart = framing.ended_frames([*plain, (large, b"x" * (65_536 + 131_072)), (failed, b"")])
 
     assert [10, 20] == [len(list(said(together))), len(list(said([*together, *together])))]
     assert [*plain, (large, b"x" * (65_536 + 131_072)), (failed, b"")] == list(said(apart))
     assert 1 == len(together) < len(apart)
-    assert all(len(each) <= wire.PREFIX.size + wire.FRAME_BYTES_MAX for each in apart)
+    assert all(len(each) <= framing.PREFIX.size + wire.FRAME_BYTES_MAX for each in apart)
 
 
 @pytest.mark.parametrize("tail", [b"", b"nul", b"nulll"])
 def test_a_tail_that_the_ends_do_not_add_up_to_is_no_frame(tail):
     """Nothing of such a frame counts."""
     with pytest.raises(wire.ProtocolError):
-        wire.ends(wire.Ended((wire.Ending(1, wire.How.COMPLETED, result_bytes=4),)), tail)
+        framing.ends(wire.Ended((wire.Ending(1, wire.How.COMPLETED, result_bytes=4),)), tail)
 
 
 def test_a_reader_that_stops_has_had_what_it_took(pair):
     """A frame that was handed out does not come again."""
     here, there = pair
-    here.send(wire.frame(wire.Stop(1)) + wire.frame(wire.Stop(2)))
+    here.send(framing.frame(wire.Stop(1)) + framing.frame(wire.Stop(2)))
     inbox = Inbox(Line.TO_CELL)
     inbox.fill(there)
 
@@ -184,7 +185,7 @@ def test_only_what_is_permitted_decodes(line):
     ]
     for message in samples:
         inbox = Inbox(line)
-        inbox.accept(wire.frame(message))
+        inbox.accept(framing.frame(message))
         if type(message) in wire.PERMITTED[line]:
             assert message == next(inbox.messages())[0]
         else:
@@ -196,13 +197,13 @@ def test_every_message_is_permitted_somewhere():
     """No message exists that nobody may say."""
     known = {message for messages in wire.PERMITTED.values() for message in messages}
 
-    assert set(wire._Message.__subclasses__()) - known == {wire.Work, wire.Next, wire.Named, wire.Denied, wire.Ending}
+    assert set(wire.Message.__subclasses__()) - known == {wire.Work, wire.Next, wire.Named, wire.Denied, wire.Ending}
 
 
 def test_a_line_changes_with_its_state(pair):
     """The table is asked anew for each message: a greeting opens the line for the rest of the same bytes."""
     here, there = pair
-    here.send(wire.frame(wire.Hello(())) + wire.frame(wire.Started((1,))))
+    here.send(framing.frame(wire.Hello(())) + framing.frame(wire.Started((1,))))
     inbox = Inbox(Line.CELL_BORN)
     inbox.fill(there)
     found = []
@@ -218,8 +219,8 @@ def test_an_outbox_sends_what_fits_and_keeps_the_rest(pair):
     """Nothing blocks; the bytes arrive whole and in order."""
     here, there = pair
     here.setblocking(False)
-    outbox = wire.Outbox()
-    frames = [wire.frame(wire.Log(n, "x" * 8000)) for n in range(200)]
+    outbox = framing.Outbox()
+    frames = [framing.frame(wire.Log(n, "x" * 8000)) for n in range(200)]
     for each in frames:
         outbox.put(each)
     inbox, found = Inbox(Line.CELL_READY), []

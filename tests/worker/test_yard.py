@@ -15,17 +15,18 @@ from benteng.job import Attempt, Grant, Job, Lease
 from benteng.outcome import Completed, Crashed, Interrupted, Judged, Lost, Suspicious, Transient, Unstarted
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.verdict import Refuse
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.crew import Unusable
 from benteng.worker.flights import Flight, StopReason, margin_seconds
+from benteng.worker.framing import Inbox
 from benteng.worker.hatchery import Own
 from benteng.worker.means import Means
 from benteng.worker.nursery import Nest, NurseryState
 from benteng.worker.pool import Kind, Pool
 from benteng.worker.scratch import PLACE, Scratch
 from benteng.worker.watched import Heard
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 from benteng.worker.yard import SHELF_SECONDS, WAIT_SECONDS_MAX, Yard
 
 POLICIES = {
@@ -291,7 +292,7 @@ def test_a_greeting_does_not_bring_a_dying_cell_back(yard):
     there.close()
 
 
-ENDED_1 = wire.ended_frames([(wire.Ending(1, wire.How.COMPLETED, result_bytes=4), b"null")])[0]
+ENDED_1 = framing.ended_frames([(wire.Ending(1, wire.How.COMPLETED, result_bytes=4), b"null")])[0]
 
 
 @pytest.fixture
@@ -325,7 +326,7 @@ def taken(cell):
     inbox = Inbox(Line.TO_SERIAL_CELL)
     inbox.accept(cell.shelf.theirs.recv(1 << 16, socket.MSG_DONTWAIT))
     [(message, _)] = inbox.messages()
-    cell.shelf.theirs.send(wire.frame(wire.Started((message.works[0].handle,))))
+    cell.shelf.theirs.send(framing.frame(wire.Started((message.works[0].handle,))))
 
 
 def test_what_lies_before_a_busy_cell_waits_for_another_one(lined):
@@ -345,7 +346,7 @@ def test_what_lies_before_a_busy_cell_waits_for_another_one(lined):
 def test_words_that_wake_nobody_are_heard_all_the_same(lined):
     """The end of one behind which another takes its time is settled before that ends."""
     yard, cell, flights, _, _ = lined
-    cell.shelf.theirs.send(wire.frame(wire.Started((1,))))
+    cell.shelf.theirs.send(framing.frame(wire.Started((1,))))
     cell.shelf.theirs.send(ENDED_1)
     taken(cell)
 
@@ -394,7 +395,7 @@ def test_a_drain_takes_back_what_lies_before_cells(lined):
 def test_a_dead_cell_has_only_what_it_took(lined):
     """What it had taken counts as started although it never said so; what it had not taken waits again."""
     yard, cell, flights, _, _ = lined
-    cell.shelf.theirs.send(wire.frame(wire.Started((1,))))
+    cell.shelf.theirs.send(framing.frame(wire.Started((1,))))
     cell.shelf.theirs.send(ENDED_1)
     cell.shelf.theirs.recv(1 << 16)
 
@@ -408,7 +409,7 @@ def test_a_dead_cell_has_only_what_it_took(lined):
 def test_a_cell_that_stops_taking_keeps_nothing(lined):
     """When it has said an end on its line, what lies before it is for others."""
     yard, cell, flights, _, there = lined
-    cell.shelf.theirs.send(wire.frame(wire.Started((1,))))
+    cell.shelf.theirs.send(framing.frame(wire.Started((1,))))
     there.sendall(ENDED_1)
 
     yard._hear(cell, 101.0)

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from benteng import clock
 from benteng.errors import BentengError, PolicyError
-from benteng.worker import wire
-from benteng.worker.wire import Inbox, Line, Outbox
+from benteng.worker import framing, wire
+from benteng.worker.framing import Inbox, Outbox
+from benteng.worker.wire import Line
 
 CREDENTIALS: Final = struct.Struct("3i")
 """struct ucred: pid, uid, gid (unix(7))."""
@@ -192,7 +193,7 @@ class Asked:
             for number in descriptors:
                 os.close(number)
             return
-        self.outbox.put(wire.frame(message), descriptors)
+        self.outbox.put(framing.frame(message), descriptors)
         self.flush()
 
     def _receive(self, line: socket.socket) -> None:

@@ -34,7 +34,7 @@ from benteng.outcome import Permanent, Snoozed, Suspicious, Transient, classify
 from benteng.redact import Scrubber, clean, clean_line, error_text
 from benteng.task import JobType, Registry
 from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.denial import denial
 from benteng.worker.scratch import PRIVATE
 from benteng.worker.wire import UNSERIALISABLE, Ending, How, Next, Work
@@ -172,7 +172,7 @@ class Attempt:
 
     def started(self) -> bytes:
         """Return the frame that says that user code has the attempt from now on."""
-        return wire.frame(wire.Started((self.work.handle,)))
+        return framing.frame(wire.Started((self.work.handle,)))
 
     def run(self) -> tuple[Ending, bytes]:
         """Call a handler, sync or async, and return how it ended, with its part of the tail."""
@@ -285,7 +285,7 @@ class Attempt:
     def progress(self, text: str) -> None:
         """Tell people how far it got."""
         cleaned = clean(self.scrubber.text(str(text)), bytes_max=PROGRESS_BYTES_MAX)
-        self.shop.mouth.say(wire.frame(wire.Progress(self.work.handle, cleaned)))
+        self.shop.mouth.say(framing.frame(wire.Progress(self.work.handle, cleaned)))
 
     def then(self, type_name: str, payload: object) -> None:
         """Add a successor. Raises PolicyError when it is not listed or too much, Malformed when it does not fit."""
@@ -364,7 +364,7 @@ class Attempt:
         self.logged_bytes += len(line.encode()) + 1
         if self.logged_bytes >= LOG_BYTES_MAX:
             line = "[the output of this attempt is cut here]"
-        self.shop.mouth.say(wire.frame(wire.Log(self.work.handle, line)))
+        self.shop.mouth.say(framing.frame(wire.Log(self.work.handle, line)))
 
 
 def ended_by(handle: int, error: BaseException, job_type: JobType, scrubber: Scrubber) -> Ending:

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from benteng.task import Registry
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.attempt import Attempt, Mouth, Stopped, Workshop, current
+from benteng.worker.framing import INBOX_BYTES, Inbox
 from benteng.worker.pool import TIERS, Kind, Start
 from benteng.worker.sandbox import Spec, basic, linux, roots, system
 from benteng.worker.scratch import DIRECTORY, PLACE, PRIVATE, directory_of, is_untouched
-from benteng.worker.wire import INBOX_BYTES, Configure, Inbox, Line, Spawn
+from benteng.worker.wire import Configure, Line, Spawn
 
 CRASH_STATUS = 70
 PLACES = {Kind.WIDE: None, Kind.SERIAL: str(PLACE), Kind.SINGLE: ""}
@@ -79,7 +80,7 @@ def _work(spawn: Spawn, layers: tuple[str, ...], scratch: Path, artifacts: str, 
     mouth = Mouth(sock)
     settle_in(str(scratch))
     shop = Workshop(load(), mouth, scratch, artifacts, PLACES[spawn.kind])
-    mouth.say(wire.frame(wire.Hello(layers)))
+    mouth.say(framing.frame(wire.Hello(layers)))
     if spawn.kind is Kind.WIDE:
         from benteng.worker import wide
 
@@ -107,7 +108,7 @@ def serve(sock: socket.socket, shop: Workshop, *, once: bool) -> None:
 
 
 def _attempts(message: wire.Grants, tail: bytes, shop: Workshop) -> Iterator[Attempt]:
-    for work, payload, secrets in wire.parts(message.works, tail):
+    for work, payload, secrets in framing.parts(message.works, tail):
         yield Attempt(work, payload, shop, secrets)
 
 
@@ -153,7 +154,7 @@ class Serial:
             if attempt.loads:
                 self._murmur()  # its judgement runs code of the user's
             ended = self._one(attempt)
-            self._said += wire.ended_frames([ended])
+            self._said += framing.ended_frames([ended])
             attempt = self._following() if self._is_clean(ended[0]) else None
         os.chdir(self._shop.scratch)
         self._shop.mouth.say(*self._said)

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.flights import Flight
+from benteng.worker.framing import Inbox, Outbox
 from benteng.worker.pace import Pace
 from benteng.worker.pool import Kind
 from benteng.worker.shelf import PIECES_MAX, Shelf
 from benteng.worker.watched import Heard, Watched
-from benteng.worker.wire import Inbox, Line, Outbox
+from benteng.worker.wire import Line
 
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 5.0
@@ -107,7 +108,7 @@ class Cell:
         first, refused = flights, list[Flight]()
         if self.lane.shelves and len(flights) > 1:
             first, refused = flights[:1], self._put_up().put(flights[1:])
-        for data in wire.grant_frames([flight.work() for flight in first]):
+        for data in framing.grant_frames([flight.work() for flight in first]):
             self.outbox.put(data)
         self._send()
         return refused
@@ -116,12 +117,12 @@ class Cell:
         """Return its shelf, and give it one when it has none yet."""
         if self.shelf is None:
             self.shelf = Shelf()
-            self.outbox.put(wire.frame(wire.Shelf()), (self.shelf.theirs.fileno(),))
+            self.outbox.put(framing.frame(wire.Shelf()), (self.shelf.theirs.fileno(),))
         return self.shelf
 
     def say(self, message: wire.Stop) -> None:
         """Send one message."""
-        self.outbox.put(wire.frame(message))
+        self.outbox.put(framing.frame(message))
         self._send()
 
     def _send(self) -> None:

@@ -33,7 +33,7 @@ from benteng.policy import TypePolicy
 from benteng.redact import Scrubber, clean_line, patterns
 from benteng.store.records import LeaseProof, Settlement
 from benteng.verdict import Divert, Hold, Refuse
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.blocked import blocked, explained
 from benteng.worker.wire import BEFORE_START, UNSERIALISABLE, Ending, How, Named
 
@@ -156,7 +156,9 @@ class Flight:
         self.outcome = Suspicious(LEAK) if leaks else self._outcome(ending, self._result(tail), successors)
 
     def _parted(self, ending: Ending, tail: bytes) -> tuple[bytes, tuple[Successor, ...]]:
-        result, *payloads = wire.cut(tail, [ending.result_bytes, *(each.payload_bytes for each in ending.successors)])
+        result, *payloads = framing.cut(
+            tail, [ending.result_bytes, *(each.payload_bytes for each in ending.successors)]
+        )
         names = [each.type for each in ending.successors]
         if not set(names) <= set(self.policy.successors):
             raise wire.ProtocolError("a successor is not listed in the policy")

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benteng.worker import wire
+from benteng.worker.framing import Outbox
 from benteng.worker.program import program
 from benteng.worker.sandbox import observe, system
 from benteng.worker.scratch import Scratch, is_over
-from benteng.worker.wire import Outbox
 
 
 @dataclass(frozen=True, slots=True)

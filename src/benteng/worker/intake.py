@@ -10,7 +10,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any, Final
 
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.framing import Inbox
+from benteng.worker.wire import Line
 
 PIECE_BYTES_MAX: Final = 65_536
 

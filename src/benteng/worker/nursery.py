@@ -20,15 +20,16 @@ from typing import Any
 import msgspec
 
 from benteng.policy import Tier, TypePolicy
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.blocked import Bounds
 from benteng.worker.cells import Cell
 from benteng.worker.egress.names import Names
+from benteng.worker.framing import Inbox, Outbox
 from benteng.worker.hatchery import Hatchery
 from benteng.worker.pool import Pool
 from benteng.worker.sandbox import roots
 from benteng.worker.sandbox.programs import Programs
-from benteng.worker.wire import Configure, Inbox, Line, Outbox
+from benteng.worker.wire import Configure, Line
 
 DESCRIPTORS_MAX = 16
 
@@ -168,12 +169,12 @@ class Nursery:
 
     def spawn(self, theirs: socket.socket, message: wire.Spawn) -> None:
         """Ask for a cell. Its end of the line is sent along and closed here."""
-        self.outbox.put(wire.frame(message), (theirs.detach(),))
+        self.outbox.put(framing.frame(message), (theirs.detach(),))
         self.flush()
 
     def say(self, message: Configure | wire.Brokered | wire.Guard | wire.End) -> None:
         """Send one message."""
-        self.outbox.put(wire.frame(message))
+        self.outbox.put(framing.frame(message))
         self.flush()
 
     def flush(self) -> None:

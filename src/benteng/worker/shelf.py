@@ -12,9 +12,10 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from benteng.worker import wire
+from benteng.worker import framing
 from benteng.worker.flights import Flight
-from benteng.worker.wire import INBOX_BYTES, Inbox, Line
+from benteng.worker.framing import INBOX_BYTES, Inbox
+from benteng.worker.wire import Line
 
 PIECES_MAX: Final = 9
 """So many may lie there, beside the one that the cell has: the kernel keeps ten packets unless it is told otherwise."""
@@ -53,7 +54,7 @@ class Shelf:
         """Put flights there, and return those for which there was no room."""
         refused: list[Flight] = []
         for flight in flights:
-            packet = b"".join(wire.grant_frames([flight.work()]))
+            packet = b"".join(framing.grant_frames([flight.work()]))
             if refused or not self._send(packet):
                 refused.append(flight)
             else:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn, Self
 
 from benteng.errors import PolicyError
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.hatchery import Own, Sight
 from benteng.worker.intake import Intake
 from benteng.worker.pool import Pool
@@ -176,7 +176,7 @@ class Warden:
         self._own.close()
 
     def _say(self, message: wire.Holds | wire.Hatched | wire.Seen | wire.Full | wire.Gone) -> None:
-        self._line.sendall(wire.frame(message))
+        self._line.sendall(framing.frame(message))
 
 
 class Bell:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from benteng.worker import wire
-from benteng.worker.wire import Outbox
+from benteng.worker.framing import Outbox
 
 
 class Sender(Protocol):

@@ -17,9 +17,10 @@ import threading
 from collections import deque
 from typing import Any
 
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.attempt import Attempt, Mouth, Workshop
-from benteng.worker.wire import Ending, Inbox, Line
+from benteng.worker.framing import Inbox
+from benteng.worker.wire import Ending, Line
 
 STILL_MILLISECONDS = 2
 """So long an attempt waits for a thread before there are more, and so long one that ended may wait to be said."""
@@ -75,10 +76,10 @@ class Wide:
             if self._loop is not None:
                 self._loop.cancel(message.handle)
             return
-        attempts = [Attempt(work, payload, self._shop) for work, payload, _ in wire.parts(message.works, tail)]
+        attempts = [Attempt(work, payload, self._shop) for work, payload, _ in framing.parts(message.works, tail)]
         ready = [each for each in attempts if not each.loads and self._admits(each)]
         if ready:
-            self._shop.mouth.say(wire.frame(wire.Started(tuple(each.work.handle for each in ready))))
+            self._shop.mouth.say(framing.frame(wire.Started(tuple(each.work.handle for each in ready))))
         for each in ready:
             self._start(each, judged=True)
         for each in attempts:
@@ -150,7 +151,7 @@ class Ends:
         """Say all that are kept, in as few frames as they fit in."""
         with self._lock:
             while batch := [self._kept.popleft() for _ in range(min(len(self._kept), ENDINGS_MAX))]:
-                self._mouth.say(*wire.ended_frames(batch))
+                self._mouth.say(*framing.ended_frames(batch))
 
 
 class Loop:

@@ -1,18 +1,15 @@
-"""The frames between supervisor, warden, zygote, cells and egress broker; and the table of what may be said when.
+"""The messages between supervisor, warden, zygote, cells and egress broker; and the table of what may be said when.
 
-A frame is a version byte, two u32 lengths, a msgpack header and raw bytes. What is not in PERMITTED for the state of
-the line does not even decode: whoever says it is killed. Handles are small numbers that mean nothing elsewhere.
-Trust: nothing that arrives. Bytes, depth and numbers are bounded before they are looked at (openssh, monitor.c).
+What is not in PERMITTED for the state of the line does not even decode (see framing.py): whoever says it is killed.
+Handles are small numbers that mean nothing elsewhere.
+Trust: nothing that arrives. Depth and numbers are bounded before they are looked at (openssh, monitor.c).
 """
 
 from __future__ import annotations
 
-import socket
-import struct
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeVar, Union
+from typing import Annotated, Final
 
 import msgspec
 
@@ -20,13 +17,8 @@ from benteng.errors import BentengError
 from benteng.policy import LOCK_BYTES_MAX, SECRETS_MAX, Limits
 from benteng.worker.pool import Kind, Start
 
-VERSION: Final = 1
-PREFIX: Final = struct.Struct(">BII")
 FRAME_BYTES_MAX: Final = 256 * 1024
 """Header and tail of a frame from or to a cell: one attempt's payload, result and successors fit."""
-
-INBOX_BYTES: Final = 16 * 1024
-"""What a line's buffer has at first: most never hold more, and each page of it costs every cell."""
 
 ZYGOTE_BYTES_MAX: Final = LOCK_BYTES_MAX
 UNSERIALISABLE: Final = "unserialisable"
@@ -40,14 +32,12 @@ ENDING_BYTES_MAX: Final = 48 * 1024
 
 SECONDS_MAX: Final = 1e9
 
-M = TypeVar("M")
-
 
 class ProtocolError(BentengError):
     """The peer said something that it may not say. It is hostile or broken; either way it is killed."""
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One header. The tag is its class name."""
 
 
@@ -61,14 +51,14 @@ Name = Annotated[str, msgspec.Meta(max_length=256)]
 # ------------------------------------------------------------------------------------------------- supervisor to a cell
 
 
-class Named(_Message, frozen=True):
+class Named(Message, frozen=True):
     """A secret of an attempt: its name, and the size of its value in the tail."""
 
     name: Name
     value_bytes: Size
 
 
-class Work(_Message, frozen=True):
+class Work(Message, frozen=True):
     """One attempt to make. The next bytes of the frame's tail are its payload, then the values of its secrets."""
 
     handle: Handle
@@ -82,17 +72,17 @@ class Work(_Message, frozen=True):
     secrets: Annotated[tuple[Named, ...], msgspec.Meta(max_length=SECRETS_MAX)] = ()
 
 
-class Grants(_Message, frozen=True, tag=True):
+class Grants(Message, frozen=True, tag=True):
     """Attempts to make."""
 
     works: tuple[Work, ...]
 
 
-class Shelf(_Message, frozen=True, tag=True):
+class Shelf(Message, frozen=True, tag=True):
     """Take more attempts from the socket that comes along, one whenever one has ended. A serial cell alone has one."""
 
 
-class Stop(_Message, frozen=True, tag=True):
+class Stop(Message, frozen=True, tag=True):
     """End one attempt of a wide cell if it can be ended: its deadline passed, or it is no longer wanted."""
 
     handle: Handle
@@ -121,19 +111,19 @@ BEFORE_START: Final = frozenset({How.HELD, How.DIVERTED, How.REFUSED, How.REFUSE
 """How an attempt may end that was not started; all other ends need a start first."""
 
 
-class Hello(_Message, frozen=True, tag=True):
+class Hello(Message, frozen=True, tag=True):
     """The cell stands, and these layers are in force."""
 
     layers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=32)]
 
 
-class Started(_Message, frozen=True, tag=True):
+class Started(Message, frozen=True, tag=True):
     """These attempts passed the second judgement; user code has them from now on."""
 
     handles: Annotated[tuple[Handle, ...], msgspec.Meta(min_length=1, max_length=1000)]
 
 
-class Next(_Message, frozen=True):
+class Next(Message, frozen=True):
     """A successor: its type, and the size of its payload in the tail."""
 
     type: Name
@@ -150,14 +140,14 @@ class Act(StrEnum):
     CALL = "call"
 
 
-class Denied(_Message, frozen=True):
+class Denied(Message, frozen=True):
     """An act that the kernel denied, with its full path if it has one."""
 
     act: Act
     path: Line_ = ""
 
 
-class Ending(_Message, frozen=True):
+class Ending(Message, frozen=True):
     """How one attempt ended. Its part of the tail: the result, then the payloads of the successors.
 
     denied: a hint why it failed;  scratch: whether the attempt's directory was made.
@@ -187,20 +177,20 @@ class Ending(_Message, frozen=True):
         return PLAIN_BYTES_MAX if self.how is How.COMPLETED and not self.successors else ENDING_BYTES_MAX
 
 
-class Ended(_Message, frozen=True, tag=True):
+class Ended(Message, frozen=True, tag=True):
     """These attempts ended."""
 
     endings: Annotated[tuple[Ending, ...], msgspec.Meta(min_length=1, max_length=1000)]
 
 
-class Progress(_Message, frozen=True, tag=True):
+class Progress(Message, frozen=True, tag=True):
     """How far an attempt got."""
 
     handle: Handle
     text: Line_
 
 
-class Log(_Message, frozen=True, tag=True):
+class Log(Message, frozen=True, tag=True):
     """A line that an attempt wrote."""
 
     handle: Handle
@@ -210,7 +200,7 @@ class Log(_Message, frozen=True, tag=True):
 # ------------------------------------------------------------------------------------------------ supervisor and zygote
 
 
-class Configure(_Message, frozen=True, tag=True):
+class Configure(Message, frozen=True, tag=True):
     """The first thing a zygote hears: what to import, as whom, and shut in by what. Holds nothing of the store.
 
     shut: the zygote itself is shut in, before the import; cells of MEDIUM and HIGH are in any case.
@@ -239,15 +229,15 @@ class Configure(_Message, frozen=True, tag=True):
     names: tuple[tuple[str, str], ...] = ()
 
 
-class Listener(_Message, frozen=True, tag=True):
+class Listener(Message, frozen=True, tag=True):
     """The zygote is shut in; what its filter asks is to be answered on the descriptor that comes along."""
 
 
-class Brokered(_Message, frozen=True, tag=True):
+class Brokered(Message, frozen=True, tag=True):
     """The broker answers from now on: the app may be imported."""
 
 
-class Spawn(_Message, frozen=True, tag=True):
+class Spawn(Message, frozen=True, tag=True):
     """Make a cell; its end of the line comes along as a descriptor."""
 
     cell: Handle
@@ -256,37 +246,37 @@ class Spawn(_Message, frozen=True, tag=True):
     limits: Limits
 
 
-class Guard(_Message, frozen=True, tag=True):
+class Guard(Message, frozen=True, tag=True):
     """Kill each of these cells at that second of CLOCK_BOOTTIME unless told otherwise before; 0: no limit."""
 
     until: tuple[tuple[Handle, Seconds], ...]
 
 
-class End(_Message, frozen=True, tag=True):
+class End(Message, frozen=True, tag=True):
     """Kill a cell and its group."""
 
     cell: Handle
 
 
-class Ready(_Message, frozen=True, tag=True):
+class Ready(Message, frozen=True, tag=True):
     """The app is imported. Tail: the policies of its registry, as JSON."""
 
 
-class Refuse(_Message, frozen=True, tag=True):
+class Refuse(Message, frozen=True, tag=True):
     """The app cannot be used."""
 
     rule: Name
     text: Line_
 
 
-class Spawned(_Message, frozen=True, tag=True):
+class Spawned(Message, frozen=True, tag=True):
     """The cell runs; its pidfd comes along."""
 
     cell: Handle
     pid: Annotated[int, msgspec.Meta(ge=2)]
 
 
-class Exited(_Message, frozen=True, tag=True):
+class Exited(Message, frozen=True, tag=True):
     """The cell is dead and reaped: status as of waitpid; guarded: the zygote killed it, to keep the lease."""
 
     cell: Handle
@@ -299,65 +289,65 @@ class Exited(_Message, frozen=True, tag=True):
 CELLS_MAX: Final = 4096
 
 
-class Examine(_Message, frozen=True, tag=True):
+class Examine(Message, frozen=True, tag=True):
     """Say what your host can put in force."""
 
 
-class Hatch(_Message, frozen=True, tag=True):
+class Hatch(Message, frozen=True, tag=True):
     """Make a zygote; its end of the line to the supervisor comes along. Its variables, beside what all have."""
 
     env: Annotated[tuple[Name, ...], msgspec.Meta(max_length=256)]
 
 
-class Employ(_Message, frozen=True, tag=True):
+class Employ(Message, frozen=True, tag=True):
     """Start an egress broker; its end of the line to the supervisor comes along."""
 
 
-class Look(_Message, frozen=True, tag=True):
+class Look(Message, frozen=True, tag=True):
     """Say what you see of this cell, whose pidfd comes along; its layers, if they are asked for."""
 
     cell: Handle
     layers: bool
 
 
-class Signal(_Message, frozen=True, tag=True):
+class Signal(Message, frozen=True, tag=True):
     """Signal the cell, whose pidfd comes along, and its group."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
-class Measure(_Message, frozen=True, tag=True):
+class Measure(Message, frozen=True, tag=True):
     """Say which of these cells hold more on the disk than they may: cell, pid, bytes."""
 
     cells: Annotated[tuple[tuple[Handle, Handle, Handle], ...], msgspec.Meta(max_length=CELLS_MAX)]
 
 
-class Drop(_Message, frozen=True, tag=True):
+class Drop(Message, frozen=True, tag=True):
     """Delete the scratch directory of a cell, or of one attempt in it."""
 
     cell: Handle
     attempt: Handle | None = None
 
 
-class Cull(_Message, frozen=True, tag=True):
+class Cull(Message, frozen=True, tag=True):
     """End the zygote, within so many seconds by itself or else by force, and say when it is done."""
 
     patience_seconds: Seconds
 
 
-class Holds(_Message, frozen=True, tag=True):
+class Holds(Message, frozen=True, tag=True):
     """These layers hold here, each tried for real."""
 
     layers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)]
 
 
-class Hatched(_Message, frozen=True, tag=True):
+class Hatched(Message, frozen=True, tag=True):
     """The zygote runs."""
 
     pid: Handle
 
 
-class Seen(_Message, frozen=True, tag=True):
+class Seen(Message, frozen=True, tag=True):
     """What is seen of a cell. One that is none of the zygote's has no layer."""
 
     cell: Handle
@@ -366,20 +356,20 @@ class Seen(_Message, frozen=True, tag=True):
     threads: Handle
 
 
-class Full(_Message, frozen=True, tag=True):
+class Full(Message, frozen=True, tag=True):
     """These cells hold more on the disk than they may."""
 
     cells: Annotated[tuple[Handle, ...], msgspec.Meta(max_length=CELLS_MAX)]
 
 
-class Gone(_Message, frozen=True, tag=True):
+class Gone(Message, frozen=True, tag=True):
     """The zygote is dead and reaped, and so is all that it had started."""
 
 
 # ------------------------------------------------------------------------------------------------ supervisor and broker
 
 
-class Open(_Message, frozen=True, tag=True):
+class Open(Message, frozen=True, tag=True):
     """The first thing a broker hears: the pool's list, and how many connects a job may make."""
 
     rules: tuple[str, ...]
@@ -388,33 +378,33 @@ class Open(_Message, frozen=True, tag=True):
     gid: int | None = None
 
 
-class Listen(_Message, frozen=True, tag=True):
+class Listen(Message, frozen=True, tag=True):
     """Answer on the listener that comes along."""
 
 
-class Listening(_Message, frozen=True, tag=True):
+class Listening(Message, frozen=True, tag=True):
     """The broker has the listener."""
 
 
-class Register(_Message, frozen=True, tag=True):
+class Register(Message, frozen=True, tag=True):
     """Let a process connect for the job of this handle; its pidfd comes along."""
 
     handle: Handle
 
 
-class Registered(_Message, frozen=True, tag=True):
+class Registered(Message, frozen=True, tag=True):
     """It may."""
 
     handle: Handle
 
 
-class Forget(_Message, frozen=True, tag=True):
+class Forget(Message, frozen=True, tag=True):
     """Let nothing connect for that job any more."""
 
     handle: Handle
 
 
-class Used(_Message, frozen=True, tag=True):
+class Used(Message, frozen=True, tag=True):
     """What a job did that is to be forgotten: connects made, refusals, and the first of those as (what, fix)."""
 
     handle: Handle
@@ -423,11 +413,11 @@ class Used(_Message, frozen=True, tag=True):
     blocked: Annotated[tuple[tuple[Line_, Line_], ...], msgspec.Meta(max_length=16)] = ()
 
 
-class Ping(_Message, frozen=True, tag=True):
+class Ping(Message, frozen=True, tag=True):
     """Say that you are there."""
 
 
-class Pong(_Message, frozen=True, tag=True):
+class Pong(Message, frozen=True, tag=True):
     """The broker's loop turns."""
 
 
@@ -451,7 +441,7 @@ class Line(StrEnum):
     BROKER_READY = "broker_ready"
 
 
-PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
+PERMITTED: Final[Mapping[Line, tuple[type[Message], ...]]] = {
     Line.TO_CELL: (Grants, Stop),
     Line.TO_SERIAL_CELL: (Grants, Shelf),
     Line.CELL_BORN: (Hello, Log),
@@ -469,183 +459,3 @@ PERMITTED: Final[Mapping[Line, tuple[type[_Message], ...]]] = {
     Line.BROKER_READY: (Listening, Registered, Used, Pong),
 }
 """Which messages may arrive on a line in its state. Everything else kills the speaker."""
-
-_DECODERS: Final[Mapping[Line, msgspec.msgpack.Decoder[Any]]] = {
-    line: msgspec.msgpack.Decoder(Union[messages])  # noqa: UP007 - built from the table
-    for line, messages in PERMITTED.items()
-}
-_ENCODER: Final = msgspec.msgpack.Encoder()
-
-
-def frame(message: _Message, tail: bytes = b"") -> bytes:
-    """Return a message as bytes to send."""
-    header = _ENCODER.encode(message)
-    return PREFIX.pack(VERSION, len(header), len(tail)) + header + tail
-
-
-def grant_frames(works: Sequence[tuple[Work, bytes]]) -> list[bytes]:
-    """Return attempts to make, each with its part of the tail, in as few frames as the cap allows."""
-    return _frames([(work, part, PLAIN_BYTES_MAX + len(part)) for work, part in works], Grants)
-
-
-def ended_frames(endings: Sequence[tuple[Ending, bytes]]) -> list[bytes]:
-    """Return how attempts ended, each with its part of the tail, in as few frames as the cap allows."""
-    return _frames([(ending, part, ending.header_bytes_max + len(part)) for ending, part in endings], Ended)
-
-
-def _frames(given: list[tuple[M, bytes, int]], message: Callable[[tuple[M, ...]], _Message]) -> list[bytes]:
-    """Return items, each with its part of the tail and its cost, in as few frames as the cap allows.
-
-    One alone always fits.
-    """
-    frames: list[bytes] = []
-    first = size = 0
-    for at, (_, _, cost) in enumerate(given):
-        if at > first and size + cost > FRAME_BYTES_MAX:
-            frames.append(_frame_of(given[first:at], message))
-            first, size = at, 0
-        size += cost
-    return [*frames, _frame_of(given[first:], message)] if given else frames
-
-
-def _frame_of(batch: list[tuple[M, bytes, int]], message: Callable[[tuple[M, ...]], _Message]) -> bytes:
-    return frame(message(tuple([each for each, _, _ in batch])), b"".join([part for _, part, _ in batch]))
-
-
-def parts(works: tuple[Work, ...], tail: bytes) -> Iterator[tuple[Work, bytes, dict[str, str]]]:
-    """Yield attempts with their payloads and secrets. Raises ProtocolError."""
-    pieces = iter(cut(tail, [size for work in works for size in _sizes(work)]))
-    for work in works:
-        yield work, next(pieces), {each.name: next(pieces).decode() for each in work.secrets}
-
-
-def ends(said: Ended, tail: bytes) -> Iterator[tuple[Ending, bytes]]:
-    """Return how attempts ended, each with its part of the tail. Raises ProtocolError."""
-    return zip(said.endings, cut(tail, [each.tail_bytes for each in said.endings]), strict=True)
-
-
-def _sizes(work: Work) -> tuple[int, ...]:
-    return (work.payload_bytes, *(each.value_bytes for each in work.secrets))
-
-
-def cut(tail: bytes, sizes: list[int]) -> list[bytes]:
-    """Return the tail in pieces of these sizes. Raises ProtocolError when they do not add up to it."""
-    if sum(sizes) != len(tail):
-        raise ProtocolError("the sizes do not add up to the frame")
-    pieces: list[bytes] = []
-    start = 0
-    for size in sizes:
-        pieces.append(tail[start : start + size])
-        start += size
-    return pieces
-
-
-class Inbox:
-    """Reassembles frames from a stream, in one buffer that grows to what it has to hold."""
-
-    def __init__(self, line: Line, bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self.line = line
-        self._bytes_max = bytes_max
-        self._buffer = bytearray(min(INBOX_BYTES, PREFIX.size + bytes_max))
-        self._view = memoryview(self._buffer)
-        self._filled = 0
-
-    def fill(self, sock: socket.socket) -> bool:
-        """Receive once; False at the end of the stream. Descriptors that a peer attaches are dropped by the kernel.
-
-        Raises BlockingIOError when there is nothing, and ConnectionError.
-        """
-        self._hold(self._filled + 1)
-        count = sock.recv_into(self._view[self._filled :])
-        self._filled += count
-        return count > 0
-
-    def accept(self, data: bytes) -> None:
-        """Take bytes that were received elsewhere; at most what `room` says."""
-        self._hold(self._filled + len(data))
-        self._view[self._filled : self._filled + len(data)] = data
-        self._filled += len(data)
-
-    @property
-    def room(self) -> int:
-        """How many bytes may be received now."""
-        return PREFIX.size + self._bytes_max - self._filled
-
-    def messages(self) -> Iterator[tuple[Any, bytes]]:
-        """Yield whole messages with their tails; the state of the line is looked at for each. Raises ProtocolError."""
-        start = 0
-        try:
-            while (end := self._end(start)) is not None:
-                begin, start = start, end  # a reader that stops here has had this one
-                yield self._decode(begin)
-        finally:
-            rest = bytes(self._view[start : self._filled])
-            self._view[: len(rest)] = rest
-            self._filled = len(rest)
-
-    def _hold(self, wanted: int) -> None:
-        """Have room for so many bytes in all, as far as a frame may be large."""
-        if wanted > len(self._buffer) < PREFIX.size + self._bytes_max:
-            old = self._view[: self._filled]
-            self._buffer = bytearray(min(max(wanted, 4 * len(self._buffer)), PREFIX.size + self._bytes_max))
-            self._view = memoryview(self._buffer)
-            self._view[: self._filled] = old
-
-    def _end(self, start: int) -> int | None:
-        if self._filled - start < PREFIX.size:
-            return None
-        version, header, tail = PREFIX.unpack_from(self._buffer, start)
-        if version != VERSION:
-            raise ProtocolError("unknown version")
-        if header + tail > self._bytes_max:
-            raise ProtocolError("the frame is too large")
-        end = start + PREFIX.size + header + tail
-        return end if end <= self._filled else None
-
-    def _decode(self, start: int) -> tuple[Any, bytes]:
-        _, header, tail = PREFIX.unpack_from(self._buffer, start)
-        begin = start + PREFIX.size
-        middle = begin + header
-        try:
-            message = _DECODERS[self.line].decode(self._view[begin:middle])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise ProtocolError(f"not permitted on {self.line}") from None
-        return message, bytes(self._view[middle : middle + tail])
-
-
-class Outbox:
-    """What waits to be sent without blocking, in order, with the descriptors that go along."""
-
-    def __init__(self) -> None:
-        self._parts: deque[tuple[memoryview, tuple[int, ...]]] = deque()
-        self.bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
-
-    def put(self, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Add a frame."""
-        self._parts.append((memoryview(data), descriptors))
-        self.bytes += len(data)
-
-    def abandon(self) -> list[int]:
-        """Forget everything; return the descriptors that were not sent."""
-        numbers = [number for _, descriptors in self._parts for number in descriptors]
-        self._parts.clear()
-        return numbers
-
-    def flush(self, sock: socket.socket) -> list[int]:
-        """Send what the socket takes; return the descriptors that were sent. Raises ConnectionError."""
-        sent: list[int] = []
-        while self._parts:
-            data, descriptors = self._parts.popleft()
-            try:
-                count = socket.send_fds(sock, [data], list(descriptors)) if descriptors else sock.send(data)
-            except BlockingIOError:
-                self._parts.appendleft((data, descriptors))
-                break
-            sent.extend(descriptors)
-            self.bytes -= count
-            if count < len(data):
-                self._parts.appendleft((data[count:], ()))
-        return sent

@@ -19,7 +19,7 @@ from typing import Any
 from benteng.outcome import Completed, Lost, Unstarted
 from benteng.policy import Tier, TypePolicy
 from benteng.redact import clean_line
-from benteng.worker import blocked, isolation, wire
+from benteng.worker import blocked, framing, isolation, wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.crew import Crew, Ears, Loss
 from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
@@ -341,7 +341,7 @@ class Yard:
                 for handle in handles:
                     _start(cell.flight(handle))
             case wire.Ended():
-                for ending, part in wire.ends(message, tail):
+                for ending, part in framing.ends(message, tail):
                     flight = cell.flight(ending.handle)
                     flight.end(ending, part)
                     flight.sentences = self._blocked(cell, flight, ending.denied)

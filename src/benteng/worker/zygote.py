@@ -29,7 +29,7 @@ from benteng.policy import TypePolicy
 from benteng.redact import clean_line
 from benteng.task import Registry
 from benteng.worker import cell as cells
-from benteng.worker import loading, wire
+from benteng.worker import framing, loading, wire
 from benteng.worker.intake import Intake
 from benteng.worker.pool import Kind, Start
 from benteng.worker.program import program
@@ -107,11 +107,11 @@ class Zygote:
         gc.collect()
         gc.freeze()
         self._intake.permit(Line.TO_ZYGOTE)
-        self._control.sendall(wire.frame(wire.Ready(), msgspec.json.encode(policies)))
+        self._control.sendall(framing.frame(wire.Ready(), msgspec.json.encode(policies)))
 
     def _hand_over(self, listener: int) -> None:
         """Give the listener away and wait until somebody answers on it: nothing of the app ever holds it."""
-        socket.send_fds(self._control, [wire.frame(wire.Listener())], [listener])
+        socket.send_fds(self._control, [framing.frame(wire.Listener())], [listener])
         os.close(listener)
         self._intake.permit(Line.TO_SHUT_ZYGOTE)
         self._next()
@@ -209,7 +209,7 @@ class Zygote:
         os.close(line)
         self._children[pid] = Child(spawn.cell, pid)
         pidfd = os.pidfd_open(pid)
-        socket.send_fds(self._control, [wire.frame(wire.Spawned(spawn.cell, pid))], [pidfd])
+        socket.send_fds(self._control, [framing.frame(wire.Spawned(spawn.cell, pid))], [pidfd])
         os.close(pidfd)
 
     def _be_cell(self, spawn: Spawn, line: int, parent: int) -> NoReturn:
@@ -264,7 +264,7 @@ class Zygote:
 
     def _say(self, message: wire.Refuse | wire.Exited) -> None:
         try:
-            self._control.sendall(wire.frame(message))
+            self._control.sendall(framing.frame(message))
         except OSError:
             self._end_all()
             os._exit(0)

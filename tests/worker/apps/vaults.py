@@ -20,7 +20,7 @@ from benteng.contract import Contract, Slug, Target
 from benteng.errors import PolicyError
 from benteng.policy import Effect, Tier
 from benteng.raised import Permanent, Retry, Snooze, Suspicious
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.attempt import current
 from benteng.worker.sandbox import basic
 
@@ -147,7 +147,7 @@ def hostile(step: Use, ctx: Context) -> None:
     attempt = current.get()
     assert attempt is not None
     handle = attempt.work.handle
-    frames = [wire.frame(wire.Log(handle, secret)), wire.frame(wire.Progress(handle, secret))]
+    frames = [framing.frame(wire.Log(handle, secret)), framing.frame(wire.Progress(handle, secret))]
     text = json.dumps(secret).replace(secret[:2], "".join(f"\\u{ord(each):04x}" for each in secret[:2]), 1)
     result = f'{{"name":"n","text":{text}}}'.encode()
     ends = {
@@ -156,7 +156,7 @@ def hostile(step: Use, ctx: Context) -> None:
         "error": (wire.Ending(handle, wire.How.PERMANENT, text=secret, rule=secret, field=secret, fix=secret), b""),
         "successor": (wire.Ending(handle, wire.How.COMPLETED, successors=(wire.Next("note@1", len(result)),)), result),
     }
-    line.sendall(b"".join([*frames, *wire.ended_frames([ends[step.name]])]))
+    line.sendall(b"".join([*frames, *framing.ended_frames([ends[step.name]])]))
     time.sleep(60)
 
 

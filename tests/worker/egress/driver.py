@@ -23,13 +23,14 @@ import time
 sys.path[:0] = json.loads(sys.argv[1])
 
 from benteng.policy import Tier  # noqa: E402 - found by the line above
-from benteng.worker import wire  # noqa: E402
+from benteng.worker import framing, wire  # noqa: E402
 from benteng.worker.egress import program, resolver  # noqa: E402
 from benteng.worker.egress.names import Names  # noqa: E402
 from benteng.worker.egress.rules import address_of, parse  # noqa: E402
+from benteng.worker.framing import Inbox  # noqa: E402
 from benteng.worker.sandbox import capabilities, linux, roots, seccomp, system  # noqa: E402
 from benteng.worker.warden import Bell, Warden, shut_in  # noqa: E402
-from benteng.worker.wire import Inbox, Line  # noqa: E402
+from benteng.worker.wire import Line  # noqa: E402
 
 scene = json.loads(sys.argv[2])
 LISTED, OTHER, OTHER6, UDP = scene["listed"], scene["other"], scene["other6"], scene["udp"]
@@ -237,7 +238,7 @@ def main():
     line, theirs = socket.socketpair()
     broker = {"here": fork_broker, "there": ask_warden}[scene["door"]](line, theirs)
     theirs.close()
-    line.sendall(wire.frame(wire.Open(tuple(rules), scene["budget"], 65_534, 65_534)))
+    line.sendall(framing.frame(wire.Open(tuple(rules), scene["budget"], 65_534, 65_534)))
     ours, other = socket.socketpair()
     parent, cell = os.getpid(), os.fork()
     if cell == 0:
@@ -285,13 +286,13 @@ def ask_warden(line, theirs):
         os._exit(0)
     answers.close()
     KEEP.append(asked)
-    socket.send_fds(asked, [wire.frame(wire.Employ())], [theirs.fileno()])
+    socket.send_fds(asked, [framing.frame(wire.Employ())], [theirs.fileno()])
     return warden
 
 
 def tell(line, message, number):
     """Say something to the broker and wait for its word."""
-    socket.send_fds(line, [wire.frame(message)], [number])
+    socket.send_fds(line, [framing.frame(message)], [number])
     os.close(number)
     inbox = Inbox(Line.BROKER_READY)
     while not list(inbox.messages()):

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from benteng.worker import wire
+from benteng.worker import framing, wire
+from benteng.worker.framing import Inbox
 from benteng.worker.program import program
 from benteng.worker.sandbox import landlock
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 from tests.worker.bed import field, wait_gone
 from tests.worker.egress.conftest import POOLS
 
@@ -26,7 +27,7 @@ def test_a_broker_hears_what_came_with_its_terms():
     """A supervisor need not wait for it to stand: what it says meanwhile comes in one piece, and is all heard."""
     ours, theirs = socket.socketpair()
     terms = wire.Open(("listed.test:443",), 10, 65_534, 65_534)
-    ours.sendall(wire.frame(terms) + wire.frame(wire.Forget(7)) + wire.frame(wire.Ping()))
+    ours.sendall(framing.frame(terms) + framing.frame(wire.Forget(7)) + framing.frame(wire.Ping()))
     with subprocess.Popen(
         [*program("benteng.worker.egress.program:main"), str(os.getpid())], stdin=theirs.fileno(), env={}, cwd="/"
     ) as broker:

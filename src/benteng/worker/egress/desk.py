@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.asked import Connect
+from benteng.worker.framing import Inbox, Outbox
 from benteng.worker.pool import Pool
 from benteng.worker.watched import Heard, Watched
-from benteng.worker.wire import Inbox, Line, Outbox
+from benteng.worker.wire import Line
 
 PING_SECONDS: Final = 1.0
 SILENT_SECONDS_MAX: Final = 10.0
@@ -105,7 +106,7 @@ class Desk:
             self._say(wire.Ping())
 
     def _say(self, message: wire.Open | wire.Listen | wire.Register | wire.Forget | wire.Ping, *numbers: int) -> None:
-        self.outbox.put(wire.frame(message), numbers)
+        self.outbox.put(framing.frame(message), numbers)
         self.flush()
         if self._watched is not None:
             self._watched.refresh()

@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import Final, NoReturn
 
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.egress.broker import Broker, Terms
 from benteng.worker.egress.loop import Loop
 from benteng.worker.egress.resolver import Resolver
@@ -101,7 +101,7 @@ class Program:
         return wire.Used(handle, job.connects, job.refused, tuple((each.what, each.fix) for each in job.blocked))
 
     def _say(self, message: wire.Listening | wire.Registered | wire.Used | wire.Pong) -> None:
-        self._line.sendall(wire.frame(message))
+        self._line.sendall(framing.frame(message))
 
 
 def become(uid: int | None, gid: int | None) -> None:

@@ -29,13 +29,14 @@ from benteng.job import sha256_hex
 from benteng.policy import Tier
 from benteng.task import Registry
 from benteng.worker import cell as cells
-from benteng.worker import wire, zygote
+from benteng.worker import framing, wire, zygote
 from benteng.worker.attempt import Attempt, Mouth, Workshop
+from benteng.worker.framing import Inbox
 from benteng.worker.pool import TIERS
 from benteng.worker.rehearsal import watch
 from benteng.worker.sandbox import Spec, basic, capabilities, landlock, roots, syscalls
 from benteng.worker.scratch import directory_of
-from benteng.worker.wire import Configure, Inbox, Line, Spawn, Work
+from benteng.worker.wire import Configure, Line, Spawn, Work
 
 HINTS_MAX: Final = 1_000
 HINT_CHARS_MAX: Final = 256
@@ -74,9 +75,9 @@ def _be(line: socket.socket, parent: int, secrets: list[Path]) -> None:
     cells.settle_in(str(scratch))
     cells.capture()
     shop = Workshop(registry, Mouth(sock), scratch, configure.artifacts)
-    shop.mouth.say(wire.frame(wire.Hello(())))
+    shop.mouth.say(framing.frame(wire.Hello(())))
     message, tail = _next(inbox, sock)
-    for work, payload, given in wire.parts(message.works, tail):
+    for work, payload, given in framing.parts(message.works, tail):
         _attempt(shop, work, payload, given)
     cells.wait_for_end(sock)
 

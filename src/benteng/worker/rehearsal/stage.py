@@ -28,8 +28,9 @@ from benteng.job import Attempt, Grant, Job, Lease, new_job_id, sha256_hex
 from benteng.outcome import Outcome, Transient
 from benteng.policy import Tier, TypePolicy
 from benteng.redact import clean_line, patterns
-from benteng.worker import wire
+from benteng.worker import framing, wire
 from benteng.worker.flights import Flight
+from benteng.worker.framing import Inbox
 from benteng.worker.nursery import Nest
 from benteng.worker.pool import KINDS
 from benteng.worker.program import program
@@ -39,7 +40,7 @@ from benteng.worker.rehearsal.watch import Watcher
 from benteng.worker.sandbox import bpf, landlock, syscalls, system
 from benteng.worker.scratch import Scratch
 from benteng.worker.vault import Vault
-from benteng.worker.wire import Inbox, Line
+from benteng.worker.wire import Line
 
 CELL: Final = 1
 IMPORT_SECONDS_MAX: Final = 60.0
@@ -138,7 +139,7 @@ class _Stage:
         )
         configure = msgspec.structs.replace(nest.configure(apart=self._own_uid), scratch=str(scratch.root))
         spawn = wire.Spawn(CELL, KINDS[policy.tier], 1, policy.limits)
-        self._ours.sendall(wire.frame(configure) + wire.frame(spawn))
+        self._ours.sendall(framing.frame(configure) + framing.frame(spawn))
         return process
 
     def run(self) -> Seen:
@@ -239,7 +240,7 @@ class _Stage:
             case wire.Started():
                 self._flight.started = True
             case wire.Ended():
-                for ending, part in wire.ends(message, tail):
+                for ending, part in framing.ends(message, tail):
                     self._flight.end(ending, part)
             case wire.Log(_, text):
                 self._play.say(clean_line(self._flight.told(text)))
@@ -250,7 +251,7 @@ class _Stage:
         limits = self._play.policy.limits
         self._until = clock.boot_seconds() + limits.run_seconds_max + limits.grace_seconds
         self._ours.setblocking(True)
-        for data in wire.grant_frames([self._flight.work()]):
+        for data in framing.grant_frames([self._flight.work()]):
             self._ours.sendall(data)
         self._ours.setblocking(False)
 
