@@ -25,9 +25,10 @@ from benteng.worker.means import Means
 from benteng.worker.nursery import Nest, NurseryState
 from benteng.worker.pool import Kind, Pool
 from benteng.worker.scratch import PLACE, Scratch
+from benteng.worker.seats import SHELF_SECONDS
 from benteng.worker.watched import Heard
 from benteng.worker.wire import Line
-from benteng.worker.yard import SHELF_SECONDS, WAIT_SECONDS_MAX, Yard
+from benteng.worker.yard import WAIT_SECONDS_MAX, Yard
 
 POLICIES = {
     f"{tier}@1": TypePolicy(name=f"{tier}@1", tier=tier, effect=Effect.REPEATABLE, limits=LIMITS[tier]) for tier in Tier
@@ -148,7 +149,7 @@ def test_the_directory_of_an_attempt_goes_with_it(standing, tmp_path, kind, says
     cell, one = yard._cells[OWN], flight(Tier.LOW)
     cell.lane.cells.remove(cell)
     lane.cells.append(cell)
-    cell.lane, cell.flights, yard._where[1], one.started = lane, {1: one}, cell, True
+    cell.lane, cell.flights, yard._seats._where[1], one.started = lane, {1: one}, cell, True
     (root,) = tmp_path.iterdir()
     directory = root / f"cell-{OWN}" / ("1" if kind == "wide" else str(PLACE))
     directory.mkdir(parents=True)
@@ -429,7 +430,7 @@ def settled(yard, *, started, said):
     cell = Cell(OWN, lane, here, state=CellState.READY, flights={1: sent})
     cell.inbox.line = Line.CELL_READY
     lane.cells.append(cell)
-    yard._cells[OWN] = yard._where[1] = cell
+    yard._cells[OWN] = yard._seats._where[1] = cell
     cell.attend(yard._selector, NOBODY)
     if said is not None:
         yard._take(cell, wire.Ended((wire.Ending(1, said),)), b"", 100.0)

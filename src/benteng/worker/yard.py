@@ -11,25 +11,27 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import count
 from typing import Any
 
 from benteng.outcome import Completed, Lost, Unstarted
-from benteng.policy import Tier, TypePolicy
+from benteng.policy import TypePolicy
 from benteng.redact import clean_line
 from benteng.worker import blocked, framing, isolation, wire
 from benteng.worker.cells import Cell, CellState, Lane
 from benteng.worker.crew import Crew, Ears, Loss
-from benteng.worker.flights import LOG_BYTES_MAX, Flight, StopReason
-from benteng.worker.guards import Guards
+from benteng.worker.flights import Flight, StopReason
 from benteng.worker.hatchery import Sight
 from benteng.worker.lanes import Lanes
+from benteng.worker.lookout import Hands, Lookout
 from benteng.worker.means import Means
-from benteng.worker.pool import KINDS, TIERS, Kind
+from benteng.worker.output import Output
+from benteng.worker.pool import KINDS, Kind
 from benteng.worker.reports import Reports
 from benteng.worker.scratch import PLACE
+from benteng.worker.seats import Seats
 from benteng.worker.timers import Timers
 from benteng.worker.watched import Heard
 
@@ -37,15 +39,6 @@ BIRTH_SECONDS_MAX = 60.0
 DEATH_SECONDS_MAX = 10.0
 WAIT_SECONDS_MAX = 60.0
 END_SECONDS = 1.5
-MEASURE_SECONDS = 1.0
-SCRATCH_FILES = 4
-"""A MEDIUM or HIGH cell may hold so many times the size of its largest file on the disk."""
-
-SHELF_SECONDS = 0.003
-"""So long an attempt may lie before a busy cell; then those that are free get it."""
-
-STRAYS_MAX = 1_000
-PROGRESS_MAX = 10_000
 
 
 class Yard:
@@ -56,18 +49,16 @@ class Yard:
         self._selector = selector
         self._hatchery = means.hatchery
         self._cells: dict[int, Cell] = {}
-        self._where: dict[int, Cell] = {}
         self._lanes = Lanes(means.nest.pool, means.policies)
         self._reports = Reports(means.nest.pool.name, means.say, self._let_out)
-        self._guards = Guards()
         self._numbers = count(1)
         self._timers = Timers()
         self._since: dict[int, float] = {}
-        self._strays: dict[int, int] = {}
-        self._shelves: dict[int, float] = {}
-        self._measure_at = 0.0
+        self._output = Output(means.say)
         self._dirty = False
         self.crew = Crew(means, selector, self._ears())
+        self._seats = Seats(self._cells, self.crew, self._timers)
+        self._lookout = Lookout(self._cells, means.nest, means.hatchery, self._hands())
         self.ended: list[Flight] = []
 
     # ---------------------------------------------------------------------------------------------------------- flights
@@ -84,7 +75,7 @@ class Yard:
     @property
     def flowing(self) -> bool:
         """Whether a cell makes several flights, one after the other."""
-        return bool(self._shelves)
+        return self._seats.flowing
 
     def enter(self, flights: Iterable[Flight], now: float) -> None:
         """Take flights in. They wait for a cell if they must, but not for ever."""
@@ -96,14 +87,14 @@ class Yard:
         """End a flight: asked first, killed after the grace. A lost lease is not asked."""
         if flight.outcome is not None:
             return
-        if flight.sent:
-            self._take_back(self._where[flight.handle], now)
-        if not flight.sent:
+        cell = self._seats.cell_of(flight.handle)
+        if cell is not None:
+            self._seats.take_back(cell, now)
+        if cell is None or not flight.sent:
             self._withdraw(flight, f"not started ({reason})", lost=reason is StopReason.LOST)
             return
         sooner = flight.stop is None or reason in (StopReason.LEASE, StopReason.LOST)
         flight.stop = reason if sooner else flight.stop
-        cell = self._where[flight.handle]
         if reason in (StopReason.LEASE, StopReason.LOST):
             self._kill(cell, now)
             return
@@ -115,17 +106,14 @@ class Yard:
     def withdraw_waiting(self, now: float) -> None:
         """Give back every flight that no cell has yet."""
         for cell in self._cells.values():
-            self._take_back(cell, now)
+            self._seats.take_back(cell, now)
         for lane in self._lanes:
             for flight in tuple(lane.waiting):
                 self._withdraw(flight, "not started (drain)")
 
     def guard(self, flights: Iterable[Flight]) -> None:
         """Tell the zygote when each cell must be dead if it hears nothing more."""
-        seated = ((self._where.get(flight.handle), flight.lease_until) for flight in flights)
-        until = self._guards.renew(self._cells, ((cell.number, when) for cell, when in seated if cell is not None))
-        if until and self.crew.stands:
-            self.crew.say(wire.Guard(until))
+        self._seats.guard(flights)
 
     def _withdraw(self, flight: Flight, why: str, *, lost: bool = False) -> None:
         self._lanes.of(flight).waiting.remove(flight)
@@ -150,8 +138,8 @@ class Yard:
         self._reports.expire(now)
         self._over_time(now)
         self._clear_shelves(now)
-        self._look_around(now)
-        self._unguard(now)
+        self._lookout.tick(now)
+        self._seats.unguard(now)
         self._lanes.rest(now)
         self.dispatch(now)
         for lane in self._lanes:
@@ -163,7 +151,7 @@ class Yard:
         """Send waiting flights to cells that have room, and start cells for the others."""
         if self.crew.works:
             for lane in self._lanes:
-                self._send(lane, now)
+                self._seats.fill(lane, now)
                 self._staff(lane, now)
 
     def wake_at(self, now: float) -> float:
@@ -171,8 +159,9 @@ class Yard:
         if self._dirty:
             return now
         soon = now + (0.25 if self._since else 1.0)
-        soon = min((soon, *self._shelves.values()))
-        return min(soon, self._lanes.wakes_at(now), self.crew.wakes_at(), self._timers.wakes_at())
+        return min(
+            soon, self._seats.wakes_at(), self._lanes.wakes_at(now), self.crew.wakes_at(), self._timers.wakes_at()
+        )
 
     def overdue(self, now: float, slack: float) -> list[Flight]:
         """Return flights that should have ended long ago: none unless this program is at fault."""
@@ -180,7 +169,7 @@ class Yard:
 
     def _over_time(self, now: float) -> None:
         for flight in self._timers.due(now):
-            cell = self._where.get(flight.handle)
+            cell = self._seats.cell_of(flight.handle)
             if cell is None:
                 continue
             if flight.kill_at <= now:
@@ -190,42 +179,6 @@ class Yard:
             elif flight.deadline <= now:
                 self._kill_later(flight, flight.deadline + flight.policy.limits.grace_seconds)
         self._slow(now)
-
-    def _look_around(self, now: float) -> None:
-        """Once a second look at what nobody tells: disks, and idle cells that were not seen since they became so."""
-        if now < self._measure_at:
-            return
-        self._measure_at = now + MEASURE_SECONDS
-        self._over_scratch(now)
-        for cell in tuple(self._cells.values()):
-            if cell.unseen and cell.state is CellState.READY and not cell.flights:
-                self._look(cell, now)
-
-    def _unguard(self, now: float) -> None:
-        """Keep idle cells from being killed at the end of a lease that nothing in them has any more."""
-        lifted = self._guards.lift(self._is_idle, now)
-        if lifted and self.crew.works:
-            self.crew.say(wire.Guard(lifted))
-
-    def _is_idle(self, number: int) -> bool:
-        return number in self._cells and not self._cells[number].flights
-
-    def _over_scratch(self, now: float) -> None:
-        """End what has filled its scratch. The kernel bounds one file of it; their number is bounded only here."""
-        for number in self._hatchery.measure(dict(self._measurable())):
-            cell = self._cells.get(number)
-            if cell is not None and cell.state is CellState.READY:
-                self._take_back(cell, now)
-                for flight in cell.flights.values():
-                    flight.stop = flight.stop or StopReason.SCRATCH
-                self._means.say("scratch_full", cell=cell.number, pid=cell.pid)
-                self._kill(cell, now)
-
-    def _measurable(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        for cell in self._cells.values():
-            if cell.state is CellState.READY and cell.lane.kind is not Kind.WIDE and cell.flights:
-                bytes_max = SCRATCH_FILES * max(f.policy.limits.file_bytes_max for f in cell.flights.values())
-                yield cell.number, (cell.pid, bytes_max)
 
     def _kill_later(self, flight: Flight, when: float) -> None:
         flight.kill_at = min(flight.kill_at, when)
@@ -260,51 +213,24 @@ class Yard:
         lane.cells.append(cell)
         self.crew.spawn(theirs, wire.Spawn(number, lane.kind, lane.width, self._lanes.limits(lane.kind)))
 
-    def _send(self, lane: Lane, now: float) -> None:
-        for cell, flights in lane.place(now):
-            for flight in flights:
-                flight.deadline = now + flight.policy.limits.run_seconds_max
-                flight.kill_at = flight.deadline + flight.policy.limits.grace_seconds
-                self._where[flight.handle] = cell
-                self._timers.add(flight.deadline, flight)
-            self._guard_first(cell, flights, now)
-            cell.seat(flights)
-            if self.crew.desk is None:
-                self._wait_again(cell, cell.give(flights), now)
-            else:
-                for flight in flights:
-                    self.crew.desk.register(flight.handle, cell.pidfd)
-            if len(cell.flights) > 1 and cell.shelf is not None:
-                self._shelves[cell.number] = now + SHELF_SECONDS
-
-    def _guard_first(self, cell: Cell, flights: list[Flight], now: float) -> None:
-        """See that the zygote knows when the lease ends before the cell gets the work: no work is without a guard."""
-        until = self._guards.add(cell.number, min(flight.lease_until for flight in flights), now)
-        if until:
-            self.crew.say(wire.Guard(until))
-
     def _hear(self, cell: Cell, now: float) -> None:
         message = None
         for message, tail in cell.receive():
             self._take(cell, message, tail, now)
         if isinstance(message, wire.Ended) and cell.shelf is not None and cell.flights:
-            self._take_back(cell, now)  # it takes no more of them by itself
+            self._seats.take_back(cell, now)  # it takes no more of them by itself
             self._rest(cell, now)
 
     # ---------------------------------------------------------------------------------------------------------- shelves
 
     def _clear_shelves(self, now: float) -> None:
         """Let nothing lie for long: behind an attempt that takes its time, or in words that were to wake nobody."""
-        for number in [number for number, when in self._shelves.items() if when <= now]:
-            cell = self._cells[number]
-            if self._take_back(cell, now) and cell.shelf is not None:
+        for cell in self._seats.due(now):
+            if self._seats.take_back(cell, now) and cell.shelf is not None:
                 cell.shelf.late = True
                 cell.lane.pace.late(cell.shelf.type, now)
             self._hear_murmurs(cell, now)
-            if len(cell.flights) > 1:  # of which all but the last have ended
-                self._shelves[number] = now + SHELF_SECONDS
-            else:
-                self._shelves.pop(number, None)
+            self._seats.lay(cell, now)  # those of which all but the last have ended are looked at no more
 
     def _hear_murmurs(self, cell: Cell, now: float) -> None:
         try:
@@ -312,19 +238,6 @@ class Yard:
                 self._take(cell, message, tail, now)
         except wire.ProtocolError as error:
             self._distrust(cell, str(error), now)
-
-    def _take_back(self, cell: Cell, now: float) -> bool:
-        """Have what lies before a cell wait again, and tell whether there was something."""
-        flights = [] if cell.shelf is None else cell.shelf.take_back()
-        self._wait_again(cell, flights, now)
-        return bool(flights)
-
-    def _wait_again(self, cell: Cell, flights: list[Flight], now: float) -> None:
-        for flight in reversed(flights):
-            del cell.flights[flight.handle], self._where[flight.handle]
-            flight.recall(now)
-            cell.lane.waiting.appendleft(flight)
-        cell.jobs -= len(flights)
 
     def _lost(self, cell: Cell, error: wire.ProtocolError | None, now: float) -> None:
         if error is None:
@@ -336,7 +249,7 @@ class Yard:
         match message:
             case wire.Hello(layers):
                 cell.layers = frozenset(layers)
-                self._look(cell, now)
+                self._lookout.look(cell, now)
             case wire.Started(handles):
                 for handle in handles:
                     _start(cell.flight(handle))
@@ -347,30 +260,13 @@ class Yard:
                     flight.sentences = self._blocked(cell, flight, ending.denied)
                     self._landed(cell, flight, now)
             case wire.Progress(handle, text):
-                self._note(cell, handle, text, progress=True)
+                self._output.take(cell, handle, text, progress=True)
             case wire.Log(handle, text):
-                self._note(cell, handle, text, progress=False)
+                self._output.take(cell, handle, text, progress=False)
             case _:
                 raise wire.ProtocolError("not for a supervisor")
         if tail and not isinstance(message, wire.Ended):
             raise wire.ProtocolError("a tail that nothing asks for")
-
-    def _look(self, cell: Cell, now: float) -> None:
-        """Have a cell looked at, once it has said Hello and is known by its pid. Until then it gets no work."""
-        if cell.layers is None or cell.pidfd < 0:
-            return
-        cell.looked_at, cell.unseen, cell.seen_at = True, False, now
-        sight = self._hatchery.look(cell.number, cell.pidfd, layers=cell.state is CellState.BORN)
-        if sight is not None:
-            self._seen(cell, sight, now)
-
-    def _seen(self, cell: Cell, sight: Sight, now: float) -> None:
-        """Give work to a cell that stands as its tier requires; end one in which something was left."""
-        cell.looked_at = False
-        if cell.state is CellState.BORN:
-            self._let_work(cell, sight, now)
-        elif cell.state is CellState.READY and not cell.flights and _has_company(cell, sight):
-            self._kill(cell, now)
 
     def _blocked(self, cell: Cell, flight: Flight, denied: wire.Denied | None) -> tuple[str, ...]:
         """Return what to say about a denial, if the walls of its cell were the reason. LOW has none."""
@@ -381,17 +277,16 @@ class Yard:
         told = wire.Denied(denied.act, clean_line(flight.told(denied.path)))
         return (blocked.sentence(told, self.crew.nursery.bounds),)
 
-    def _let_work(self, cell: Cell, sight: Sight, now: float) -> None:
-        said = cell.layers or frozenset[str]()
-        nest, tier = self._means.nest, TIERS[cell.lane.kind]
-        lacking = [*isolation.lacking(tier, said, sight.layers, nest.pool)]
-        lacking += sorted(nest.needs.get(tier, frozenset()) - sight.layers)
-        if lacking:
-            self._distrust(cell, f"a cell without {', '.join(lacking)}", now)
-            return
-        cell.confined = tier is not Tier.LOW and isolation.PROCESSES in sight.layers
+    def _stands(self, cell: Cell) -> None:
         cell.hello()
         self._since.pop(cell.number, None)
+
+    def _full(self, cell: Cell, now: float) -> None:
+        self._seats.take_back(cell, now)
+        for flight in cell.flights.values():
+            flight.stop = flight.stop or StopReason.SCRATCH
+        self._means.say("scratch_full", cell=cell.number, pid=cell.pid)
+        self._kill(cell, now)
 
     def _landed(self, cell: Cell, flight: Flight, now: float) -> None:
         """Let out a flight that ended. At HIGH it stays until the kernel has said how its cell did: see `_accuse`."""
@@ -399,7 +294,7 @@ class Yard:
             cell.lane.worked()
             self._kill(cell, now)
             return
-        del cell.flights[flight.handle], self._where[flight.handle]
+        self._seats.leave(cell, flight)
         self._end(flight, now)
         cell.lane.worked()
         if cell.lane.kind is Kind.SERIAL:
@@ -412,7 +307,7 @@ class Yard:
         """Look after a cell that has no flight any more; it must not be used again when it is spent."""
         if cell.flights:
             return
-        self._shelves.pop(cell.number, None)
+        self._seats.clear(cell.number)
         if cell.shelf is not None:
             if cell.shelf.flowed:
                 cell.lane.pace.flowed(cell.shelf.type)
@@ -423,27 +318,10 @@ class Yard:
             return
         if cell.spent or cell.jobs >= cell.lane.jobs_max:
             self._kill(cell, now)
-        elif cell.lane.kind is Kind.WIDE and now - cell.seen_at < MEASURE_SECONDS:
-            cell.unseen = True  # LOW may share a cell, also with what another has left: for a second at most
+        elif cell.lane.kind is Kind.WIDE:  # LOW may share a cell, also with what another has left: for a second at most
+            self._lookout.look_later(cell, now)
         else:
-            self._look(cell, now)
-
-    def _note(self, cell: Cell, handle: int, text: str, *, progress: bool) -> None:
-        """Take output, which may arrive after its attempt ended; too much of it is hostile."""
-        flight = cell.flights.get(handle)
-        if flight is None:
-            strays = self._strays[cell.number] = self._strays.get(cell.number, 0) + 1
-            if strays > STRAYS_MAX:
-                raise wire.ProtocolError("output for nobody")
-            return
-        if progress:
-            flight.progress = flight.told(text)
-            flight.progressed += 1
-        else:
-            flight.logged_bytes += len(text) + 16
-            self._means.say("output", job=flight.grant.job.id, text=clean_line(flight.told(text), bytes_max=8192))
-        if flight.logged_bytes > LOG_BYTES_MAX or flight.progressed > PROGRESS_MAX:
-            raise wire.ProtocolError("a flood of output")
+            self._lookout.look(cell, now)
 
     # ------------------------------------------------------------------------------------------------------------ death
 
@@ -456,8 +334,8 @@ class Yard:
         """Kill a cell and its group. Its flights end when it is reaped. `ours`: not by a fault of its residents."""
         if cell.state is CellState.DYING:
             return
-        self._take_back(cell, now)
-        self._shelves.pop(cell.number, None)
+        self._seats.take_back(cell, now)
+        self._seats.clear(cell.number)
         cell.expect_death(ours=ours)
         self._since[cell.number] = now
         if cell.pidfd >= 0:
@@ -489,7 +367,7 @@ class Yard:
 
     def _last_words(self, cell: Cell, now: float) -> None:
         """Read what a dead cell had said completely: an end that was said counts. What it took counts as started."""
-        self._take_back(cell, now)
+        self._seats.take_back(cell, now)
         try:
             for said, tail in () if cell.distrusted else cell.murmurs():
                 self._take(cell, said, tail, now)
@@ -508,7 +386,7 @@ class Yard:
         suspects = [flight for flight in flights if flight.started and flight.stop is None]
         for flight in flights:
             flight.die(how, shared=len(suspects) > 1, ours=cell.ours)
-            self._where.pop(flight.handle, None)
+            self._seats.vacate(flight)
             self._end(flight, now)
         if not cell.ours:
             self._means.say("cell_died", cell=cell.number, pid=cell.pid, how=how, attempts=len(flights))
@@ -519,9 +397,9 @@ class Yard:
         cell.close()
         cell.lane.cells.remove(cell)
         del self._cells[cell.number]
-        for table in (self._since, self._strays, self._shelves):
-            table.pop(cell.number, None)
-        self._guards.forget(cell.number)
+        self._since.pop(cell.number, None)
+        self._output.forget(cell.number)
+        self._seats.forget(cell.number)
         self._hatchery.drop(cell.number)
 
     def _lose(self, loss: Loss, now: float) -> None:
@@ -544,7 +422,7 @@ class Yard:
         for cell in cells:
             for flight in cell.flights.values():
                 flight.die(how, shared=len(suspects) > 1, ours=ours)
-                self._where.pop(flight.handle, None)
+                self._seats.vacate(flight)
                 self.ended.append(flight)
             cell.flights.clear()
             cell.ours = True
@@ -561,6 +439,12 @@ class Yard:
     def _ears(self) -> Ears:
         return Ears(self._born, self._exited, self._sighted, self._registered, self._reports.take, self._lose)
 
+    def _hands(self) -> Hands:
+        return Hands(self._stands, self._kill, self._distrust, self._full)
+
+    def _sighted(self, number: int, sight: Sight, now: float) -> None:
+        self._lookout.sighted(number, sight, now)
+
     def _born(self, message: wire.Spawned, now: float) -> None:
         cell = self._cells.get(message.cell)
         if cell is None or cell.pid:
@@ -569,16 +453,11 @@ class Yard:
         if cell.state is CellState.DYING:
             self._signal(cell, signal.SIGKILL)
             return
-        self._look(cell, now)
-
-    def _sighted(self, number: int, sight: Sight, now: float) -> None:
-        cell = self._cells.get(number)
-        if cell is not None and cell.looked_at:
-            self._seen(cell, sight, now)
+        self._lookout.look(cell, now)
 
     def _registered(self, handle: int, now: float) -> None:
         """Give a cell the flight that may connect now; one that is to be stopped was never started."""
-        cell = self._where.get(handle)
+        cell = self._seats.cell_of(handle)
         if cell is None or cell.state is CellState.DYING:
             return
         flight = cell.flight(handle)
@@ -618,11 +497,6 @@ class Yard:
                 cell.expect_death(ours=True)
             self._forget(cell)
         self._hatchery.close()
-
-
-def _has_company(cell: Cell, sight: Sight) -> bool:
-    """Whether processes, or threads of a cell that makes one attempt at a time, are left of an ended attempt."""
-    return sight.below > cell.confined or (cell.lane.kind is not Kind.WIDE and sight.threads > 1)
 
 
 def describe(status: int) -> str:

@@ -13,7 +13,7 @@ from benteng.errors import PolicyError
 from benteng.policy import LIMITS, Limits, Tier
 from benteng.store.open import is_postgres
 from benteng.store.records import Facet
-from benteng.worker.yard import SCRATCH_FILES
+from benteng.worker.lookout import SCRATCH_FILES
 
 BESIDE_CELLS_BYTES: Final = 512 << 20
 """Memory for warden and zygote, and the application that it has imported."""
