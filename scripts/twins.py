@@ -219,9 +219,17 @@ TWINS = (
     twin(
         "no-wake",
         f"{STORE}/resources.py",
-        '    wake(tx, [row["key"] for row in tx.all(_RESOURCE["release"], {"job_ids": as_array(job_ids)})])\n',
-        '    tx.all(_RESOURCE["release"], {"job_ids": as_array(job_ids)})\n',
+        '    wake(tx, [row["key"] for row in tx.changed(_RESOURCE["release"], {"job_ids": as_array(job_ids)})])\n',
+        '    tx.changed(_RESOURCE["release"], {"job_ids": as_array(job_ids)})\n',
         "wakes_the_next",
+    ),
+    twin(
+        "released-twice",
+        f"{STORE}/resources.py",
+        'tx.changed(_RESOURCE["release"]',
+        'tx.all(_RESOURCE["release"]',
+        "garbled_key",
+        "tests/store/test_sqlite_rows.py",
     ),
     twin(
         "baton-dropped",

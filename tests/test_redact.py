@@ -313,6 +313,12 @@ def test_keyed_digest_is_a_truncated_hmac():
     assert keyed(key, b"value") != keyed(b"j" * 32, b"value")
 
 
+@given(st.binary(min_size=16, max_size=200), st.binary(max_size=300))
+def test_keyed_digest_is_that_of_the_standard_library(key, value):
+    """Also for keys longer than a block of the hash, which HMAC shortens."""
+    assert hmac.digest(key, value, "sha256").hex()[:32] == keyed(key, value)
+
+
 def test_keyed_digest_needs_a_real_key():
     """A short key would make it a bare hash."""
     with pytest.raises(ValueError, match="at least 16 bytes"):

@@ -110,8 +110,8 @@ EVENTS: Mapping[Event, str] = MappingProxyType(
 )
 
 
-class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One event. A field that does not apply is "" or 0; all fields are always written.
+class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """One event. A field that does not apply is "" or 0; all fields are always written, in the order of their names.
 
     at_us            when, by the store's clock
     type             `name@major`; contract_version is that major, policy_sha256 the policy under which it was judged
@@ -126,29 +126,29 @@ class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     rule, reason, detail   why: the id of the rule, a sentence, more
     """
 
-    version: int = VERSION
+    actor: str = ""
     at_us: Instant
-    event: Event
-    job_id: str = ""
-    type: str = ""
+    attempt: int = 0
     contract_version: int = 0
+    detail: str = ""
+    event: Event
+    fence: int = 0
+    job_id: str = ""
+    login: str = ""
+    operation: str = ""
+    origin: str = ""
+    payload: str = ""
     policy_sha256: str = ""
+    reason: str = ""
+    request_id: str = ""
+    resources: tuple[str, ...] = ()
+    rule: str = ""
     state_from: str = ""
     state_to: str = ""
-    attempt: int = 0
-    fence: int = 0
-    origin: str = ""
-    actor: str = ""
-    request_id: str = ""
-    operation: str = ""
-    payload: str = ""
     summary: str = "{}"
-    resources: tuple[str, ...] = ()
+    type: str = ""
+    version: int = VERSION
     worker: str = ""
-    login: str = ""
-    rule: str = ""
-    reason: str = ""
-    detail: str = ""
 
 
 # -------------------------------------------------------------------------------------------------- from record to leaf
@@ -211,7 +211,7 @@ def leaf_data(committed: bytes) -> bytes:
     return bytes([VERSION]) + committed
 
 
-_encoder = msgspec.json.Encoder(order="sorted")
+_encoder = msgspec.json.Encoder()
 _NAMES = (
     *(
         "job_id",

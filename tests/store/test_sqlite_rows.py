@@ -73,6 +73,18 @@ def test_resource_with_a_fence_from_the_future_stops_its_job_alone(bench, by_han
     assert State.QUARANTINED is bench.state(bad.id)
 
 
+def test_resource_with_a_garbled_key_keeps_nobody_asleep(bench, by_hand):
+    """What an attempt held is freed and said once, also when one of the keys cannot be read: the next job wakes."""
+    holder = bench.started(MEDIUM, operation="1", resources=("host:a",))
+    waiter = bench.admitted(MEDIUM, operation="2", resources=("host:a",))
+    assert [] == bench.claim(5)
+    by_hand("insert into resource (key, holder) values (cast(x'ff' as text), ?)", holder.job.id)
+
+    bench.consumer.settle([settlement(holder)])
+
+    assert State.READY is bench.state(waiter.id)
+
+
 def test_job_without_its_operation_stops_no_other(bench, by_hand):
     """Rows that do not fit together are left as they are, said once to the audit, and found by nobody else."""
     lost, good = bench.started(), bench.started()

@@ -103,6 +103,7 @@ def _connect(place: Place, facet: Facet, *, create: bool) -> tuple[sqlite3.Conne
         # The table function declares itself when it is first used, which is no right of a facet.
         connection.execute("select 1 from json_each('[]')").fetchall()
         connection.set_authorizer(authorizer(facet))
+        connection.text_factory = str  # a call of Python for each text costs more than all else about it: see store.py
     except sqlite3.Error as error:
         connection.close()
         raise faults.translated(error, place.path) from error
@@ -121,13 +122,13 @@ def _open(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=256,
     )
-    connection.text_factory = _text
+    connection.text_factory = any_text
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
     return connection
 
 
-def _text(data: bytes) -> str:
+def any_text(data: bytes) -> str:
     """Read text that somebody may have written by hand: one bad byte must not fail the rows beside it."""
     return str(data, "utf-8", "replace")
 

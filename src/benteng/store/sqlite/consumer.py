@@ -100,8 +100,8 @@ class SqliteConsumer(Ledger):
         tx.note(event, None, worker=self._worker, **said)
 
     def _is_new(self, tx: Tx, facts: WorkerFacts) -> bool:
-        seen = tx.one(_REGISTER["seen"], _facts(facts) | {"now": tx.now})
-        return seen is not None and bool(seen["is_new"])
+        seen = tx.changed(_REGISTER["seen"], _facts(facts) | {"now": tx.now})
+        return any(row["is_new"] for row in seen)
 
     def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:
         """See Consumer.claim."""

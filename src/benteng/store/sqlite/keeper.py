@@ -43,7 +43,7 @@ class SqliteKeeper(Ledger):
         with self.writing() as tx:
             lease_until = tx.after(seconds)
             asked = {"name": bounded(name), "holder": self._holder, "lease_until": lease_until, "now": tx.now}
-            return tx.one(_LEAD["take"], asked) is not None
+            return bool(tx.changed(_LEAD["take"], asked))
 
     def reclaim(self, n: int) -> list[Reclaimed]:
         """See Keeper.reclaim."""

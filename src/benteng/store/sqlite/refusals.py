@@ -37,11 +37,11 @@ def record(tx: Tx, *, type_name: str, origin: str, rule: str, **said: Any) -> No
     """Count one refusal, and say it to the audit unless there were too many of its kind in this minute."""
     sum_up(tx)
     kind = _kind(tx, origin, type_name, rule)
-    row = tx.one(_REFUSE["count"], {**kind, "limit": RECORDS_PER_MINUTE})
+    (row,) = tx.changed(_REFUSE["count"], {**kind, "limit": RECORDS_PER_MINUTE})
     event = _EVENTS.get(rule, Event.REFUSED)
-    if row is not None and row["count"] <= RECORDS_PER_MINUTE:
+    if row["count"] <= RECORDS_PER_MINUTE:
         tx.note(event, type=type_name, contract_version=major(type_name), origin=origin, rule=rule, **said)
-    elif row is not None and row["aggregated"] == 1:
+    elif row["aggregated"] == 1:
         tx.note(
             event, type=kind["type"], origin=origin, rule=kind["rule"], detail="more in this minute are only counted"
         )

@@ -56,7 +56,7 @@ def park(tx: Tx, row: Row, key: str, keys: Sequence[str]) -> None:
 
 def release(tx: Tx, job_ids: Sequence[str]) -> None:
     """Free what jobs held and wake the next of each."""
-    wake(tx, [row["key"] for row in tx.all(_RESOURCE["release"], {"job_ids": as_array(job_ids)})])
+    wake(tx, [row["key"] for row in tx.changed(_RESOURCE["release"], {"job_ids": as_array(job_ids)})])
 
 
 def close(tx: Tx, job_id: str) -> None:
@@ -66,7 +66,7 @@ def close(tx: Tx, job_id: str) -> None:
 
 def open_again(tx: Tx, job_id: str) -> None:
     """Free what a resolved job kept closed and wake the next of each."""
-    wake(tx, [row["key"] for row in tx.all(_RESOURCE["open"], {"job_id": job_id})])
+    wake(tx, [row["key"] for row in tx.changed(_RESOURCE["open"], {"job_id": job_id})])
 
 
 def hand_on(tx: Tx, row: Row) -> None:

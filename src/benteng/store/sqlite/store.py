@@ -23,7 +23,7 @@ from benteng.lifecycle import State
 from benteng.store.durability import Durability
 from benteng.store.records import Facet
 from benteng.store.sqlite import audit, faults, file, hints
-from benteng.store.sqlite.connection import Place, connect, own_origin, retried
+from benteng.store.sqlite.connection import Place, any_text, connect, own_origin, retried
 from benteng.store.sqlite.facts import Facts, Known
 from benteng.store.sqlite.statements import statements
 
@@ -71,13 +71,17 @@ class Tx:
         return self._fence
 
     def all(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """Return all rows of a statement."""
-        return _rows(self._connection.execute(sql, parameters or {}))
+        """Return all rows of a statement that only reads."""
+        return _read(self._connection, sql, parameters or {})
 
     def one(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Row | None:
-        """Return the first row of a statement, or None."""
+        """Return the first row of a statement that only reads, or None."""
         rows = self.all(sql, parameters)
         return rows[0] if rows else None
+
+    def changed(self, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """Execute a statement that changes rows, and return what it gives back of them."""
+        return _read_any_text(self._connection, sql, parameters)
 
     def run(self, sql: str, parameters: Mapping[str, Any]) -> int:
         """Execute a statement and return how many rows it changed."""
@@ -279,7 +283,7 @@ def _begin(connection: sqlite3.Connection, begin: str) -> Row:
     def ask() -> Row | None:
         connection.execute(begin)
         try:
-            return next(iter(_rows(connection.execute(_INSTALLATION["begin"]))), None)
+            return next(iter(_read(connection, _INSTALLATION["begin"], {})), None)
         except sqlite3.Error:
             if connection.in_transaction:
                 connection.execute("rollback")
@@ -289,6 +293,24 @@ def _begin(connection: sqlite3.Connection, begin: str) -> Row:
     if row is None:
         raise StoreDamaged("the installation row is missing")
     return row
+
+
+def _read(connection: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of a statement that only reads. Asks again when a text in them is not UTF-8: that is rare."""
+    try:
+        return _rows(connection.execute(sql, parameters))
+    except sqlite3.OperationalError as error:
+        if faults.code(error):
+            raise
+    return _read_any_text(connection, sql, parameters)
+
+
+def _read_any_text(connection: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
+    connection.text_factory = any_text
+    try:
+        return _rows(connection.execute(sql, parameters))
+    finally:
+        connection.text_factory = str
 
 
 def _rows(cursor: sqlite3.Cursor) -> list[Row]:
