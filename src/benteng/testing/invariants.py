@@ -37,9 +37,14 @@ class BrokenLedgerError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a ledger shows to whoever may see everything. `purged`: jobs that ended and whose retention is over."""
+    """What a ledger shows to whoever may see everything.
+
+    twice    jobs that are listed more than once
+    purged   jobs that ended and whose retention is over
+    """
 
     jobs: dict[str, JobView]
+    twice: list[str]
     rows: list[AuditRow]
     records: list[dict[str, Any]]
     purged: frozenset[str]
@@ -56,8 +61,10 @@ def contents(ledger: Ledger) -> Contents:
     """Read everything that the operator and the auditor may see."""
     with closing(ledger.operator()) as operator, closing(ledger.auditor()) as auditor:
         rows = audit_rows(auditor)
-        jobs, log = dict(_views(operator)), records(rows)
-    return Contents(jobs, rows, log, _purged(log) - jobs.keys())
+        views, log = list(_views(operator)), records(rows)
+    listed = Counter(job_id for job_id, _ in views)
+    twice = [job_id for job_id, count in listed.items() if count > 1]
+    return Contents(dict(views), twice, rows, log, _purged(log) - listed.keys())
 
 
 def _purged(log: Iterable[dict[str, Any]]) -> frozenset[str]:
@@ -150,6 +157,7 @@ def _bounds(seen: Contents) -> Iterator[str]:
 
 def _operations(seen: Contents, journal: Journal) -> Iterator[str]:
     """I8: of all jobs of a type's key at most one holds it; epochs are counted; what succeeded, succeeded once."""
+    yield from (f"I8 {job_id} is in the ledger twice" for job_id in seen.twice)
     by_key: dict[tuple[str, str], list[JobView]] = defaultdict(list)
     for view in seen.jobs.values():
         by_key[view.job.type.partition("@")[0], view.job.operation_key].append(view)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from benteng.errors import PolicyError
 from benteng.evidence import Control, ControlMode, ControlScope
 from benteng.job import Job
 from benteng.lifecycle import State
-from benteng.store.records import Admission, LeaseProof, Settlement
-from benteng.testing.bench import Bench, proof, records, settlement
+from benteng.store.records import Admission, LeaseProof, Replay, Settlement
+from benteng.testing.bench import Bench, proof, quarantine, records, settlement
 from benteng.testing.conformance.base import Promises
 from benteng.testing.ledger import ACCEPTS, LOW, MEDIUM, Twin
 from benteng.testing.race import Entry, Task, in_processes, in_threads
@@ -76,6 +79,16 @@ def reclaim_one_by_one(ledger: Twin, tries: Any) -> list[str]:
     return [answer.job_id for _ in range(count) for answer in keeper.reclaim(1)]
 
 
+def replay_one_by_one(ledger: Twin, jobs: Any) -> list[str]:
+    """Bring each job back from quarantine; answer the ids of those that it was let."""
+    operator, back = ledger.operator(), list[str]()
+    for job in msgspec.convert(jobs, list[Job]):
+        with contextlib.suppress(PolicyError):
+            operator.replay(Replay(job, State.READY, "race"))
+            back.append(job.id)
+    return back
+
+
 def switch_on_and_off(ledger: Twin, times: Any) -> list[int]:
     """Halt and open the type LOW again and again; end open."""
     operator, count = ledger.operator(), int(times)
@@ -103,6 +116,7 @@ TASKS: dict[str, Task] = {
         settle_one_by_one,
         extend_one_by_one,
         reclaim_one_by_one,
+        replay_one_by_one,
         switch_on_and_off,
         claim_one_by_one,
     )
@@ -216,6 +230,19 @@ class RacePromises(Promises):
         one, other = _at_once(race, bench.ledger, *[Entry("settle_one_by_one", batch)] * 2)
 
         assert sorted(grant.job.id for grant in grants) == sorted(one + other)
+
+    @BOTH
+    def test_two_replays_of_one_job(self, bench: Bench, race: Race) -> None:
+        """A job that two people bring back at once comes back once, and starts once."""
+        bench.admit(*(bench.job() for _ in range(JOBS)))
+        grants = bench.claim(JOBS)
+        bench.settle(*(quarantine(grant) for grant in grants))
+        again = [replace(grant.job, generation=1) for grant in grants]
+
+        one, other = _at_once(race, bench.ledger, *[Entry("replay_one_by_one", _plain(again))] * 2)
+
+        assert sorted(job.id for job in again) == sorted(one + other)
+        assert sorted(one + other) == sorted(grant.job.id for grant in bench.claim(2 * JOBS))
 
     @BOTH
     def test_extend_against_reclaim(self, bench: Bench, race: Race) -> None:
