@@ -16,7 +16,7 @@ from benteng.outcome import Completed, Crashed, Interrupted, Judged, Lost, Suspi
 from benteng.policy import LIMITS, Effect, Tier, TypePolicy
 from benteng.verdict import Refuse
 from benteng.worker import framing, wire
-from benteng.worker.cells import Cell, CellState, Lane
+from benteng.worker.cells import BIRTHS_A_HAND, DELAYS_MAX, Cell, CellState, Lane
 from benteng.worker.crew import Unusable
 from benteng.worker.flights import Flight, StopReason, margin_seconds
 from benteng.worker.framing import Inbox
@@ -25,7 +25,7 @@ from benteng.worker.means import Means
 from benteng.worker.nursery import Nest, NurseryState
 from benteng.worker.pool import Kind, Pool
 from benteng.worker.scratch import PLACE, Scratch
-from benteng.worker.seats import SHELF_SECONDS
+from benteng.worker.shelf import SHELF_SECONDS
 from benteng.worker.watched import Heard
 from benteng.worker.wire import Line
 from benteng.worker.yard import WAIT_SECONDS_MAX, Yard
@@ -333,6 +333,7 @@ def taken(cell):
 def test_what_lies_before_a_busy_cell_waits_for_another_one(lined):
     """After a few milliseconds; then it is as if it had never been given."""
     yard, cell, flights, _, _ = lined
+    cell.shelf.theirs.send(framing.frame(wire.Started((1,))))
     wakes_at = yard.wake_at(100.0)
 
     yard.tick(100.0 + SHELF_SECONDS)
@@ -457,3 +458,99 @@ def test_a_violation_before_the_start_is_suspicious_too(yard, said):
     assert isinstance(outcome, Judged)
     assert isinstance(outcome.verdict, Refuse)
     assert outcome.verdict.suspicious
+
+
+# ------------------------------------------------------------------------------------------ few cells for what is quick
+
+NOW = 100.0
+
+
+def staffed(cells: int, waiting: int, *, hands: int = 2) -> Lane:
+    """A lane with shelves and so many idle cells, for which so many flights have waited since a second."""
+    lane = Lane("serial", Kind.SERIAL, 1, 100, 1_000, always=1, shelves=True, hands=hands)
+    for number in range(cells):
+        here, there = socket.socketpair()
+        with here, there:  # nothing is said on it
+            lane.cells.append(Cell(number, lane, here, state=CellState.READY))
+    for number in range(waiting):
+        each = flight()
+        each.handle, each.entered_at = number, NOW - 1
+        lane.waiting.append(each)
+    return lane
+
+
+def placed(lane: Lane, now: float) -> list[tuple[int, int]]:
+    """Seat what a lane places; return which cell got how many."""
+    found = lane.place(now)
+    for cell, flights in found:
+        cell.seat(flights, now)
+    return [(cell.number, len(flights)) for cell, flights in found]
+
+
+def test_quick_flights_wake_no_more_cells_than_there_are_processors():
+    """The others wait for these cells, which will be done in a moment; not longer than that."""
+    lane = staffed(cells=5, waiting=50)
+
+    first = placed(lane, NOW)
+    held_until = lane.held_until
+    second = placed(lane, NOW + SHELF_SECONDS / 2)
+    third = placed(lane, held_until)
+
+    assert [(0, 10), (1, 10)] == first
+    assert NOW + SHELF_SECONDS == held_until
+    assert [] == second
+    assert [(2, 10), (3, 10)] == third
+
+
+def test_a_cell_at_a_long_flight_counts_as_no_hand():
+    """What is quick does not wait for it."""
+    lane = staffed(cells=3, waiting=3)
+    for cell in lane.cells[:2]:
+        cell.seat([lane.waiting.popleft()], NOW - SHELF_SECONDS)
+
+    assert [(2, 1)] == placed(lane, NOW)
+
+
+def test_flights_that_take_their_time_get_all_cells():
+    """One each, at once."""
+    lane = staffed(cells=5, waiting=5)
+    lane.pace.late(POLICIES["medium@1"].name, NOW)
+
+    assert [(number, 1) for number in range(5)] == placed(lane, NOW)
+
+
+def test_no_cell_is_made_for_what_a_quick_one_will_have_done_sooner():
+    """There is one for what has waited longer; and few are born at a time, so that the first is there soon."""
+    lane = staffed(cells=1, waiting=0)
+    lane.waiting.extend(flight() for _ in range(9))
+    for each in lane.waiting:
+        each.entered_at = NOW
+    lane.cells[0].state = CellState.DYING
+    lane.pace.late(POLICIES["medium@1"].name, NOW)
+
+    assert 1 == lane.missing(NOW)  # the one that is always there
+    assert 2 * BIRTHS_A_HAND == lane.missing(NOW + SHELF_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "ended,started,goes_on",
+    [
+        (5, 1, [True, False]),
+        (4, 1, [False]),
+        (9, 1, [True, False]),
+        (0, 0, [True] * DELAYS_MAX + [False]),
+        (0, 1, [False]),
+    ],
+    ids=["half-ended", "less-than-half", "all-but-one", "not-begun", "at-its-first"],
+)
+def test_a_shelf_is_left_alone_while_half_of_it_ends(ended, started, goes_on):
+    """What makes them quickly goes on, and what did not even begin may be waiting for a processor; not for ever."""
+    lane = staffed(cells=1, waiting=10)
+    placed(lane, NOW)
+    [cell] = lane.cells
+    for handle in list(cell.flights)[:ended]:
+        del cell.flights[handle]
+    for each in list(cell.flights.values())[:started]:
+        each.started = True
+
+    assert goes_on == [cell.goes_on(NOW) for _ in goes_on]

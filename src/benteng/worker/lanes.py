@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from benteng.policy import Limits, Tier, TypePolicy
@@ -50,8 +51,14 @@ class Lanes:
         return kind in self._resting
 
     def wakes_at(self, now: float) -> float:
-        """Return when a lane that rests may go on; inf when none does."""
-        return min((lane.not_before for lane in self._lanes if lane.not_before > now), default=float("inf"))
+        """Return when a lane that rests may go on, or what waits for a quick cell does so no longer; inf: neither."""
+        rests = (lane.not_before for lane in self._lanes if lane.not_before > now)
+        return min((*rests, *(lane.held_until for lane in self._lanes)), default=float("inf"))
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _lanes_of(pool: Pool, types: list[TypePolicy]) -> list[Lane]:
@@ -66,7 +73,9 @@ def _lanes_of(pool: Pool, types: list[TypePolicy]) -> list[Lane]:
         lanes.append(Lane("alone", Kind.WIDE, 1, 1, 1))
     if Tier.MEDIUM in tiers:
         alike = not (pool.exec or pool.egress)  # no process or connect that has to be told which attempt it belongs to
-        lanes.append(Lane("serial", Kind.SERIAL, 1, many, pool.jobs_per_cell, always=1, shelves=alike))
+        lanes.append(
+            Lane("serial", Kind.SERIAL, 1, many, pool.jobs_per_cell, always=1, shelves=alike, hands=processors())
+        )
     if any(policy.tier is Tier.MEDIUM and policy.secrets for policy in types):
         lanes.append(Lane("sealed", Kind.SERIAL, 1, many, 1, ahead=1))
     if Tier.HIGH in tiers:

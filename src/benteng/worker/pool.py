@@ -19,7 +19,7 @@ from benteng.worker.sandbox import layers
 
 CONCURRENCY_MAX = 1_000
 STARTS_PER_MINUTE_MAX = 100_000
-JOBS_PER_CELL = 100
+JOBS_PER_CELL = 1_000
 CONNECTS_PER_JOB = 1_000
 ENV_ALWAYS = ("PATH", "LANG", "LC_ALL", "TZ")
 """Variables that every cell has; HOME and TMPDIR are its scratch directory."""

@@ -14,10 +14,8 @@ from benteng.worker.cells import Cell, Lane
 from benteng.worker.crew import Crew
 from benteng.worker.flights import Flight
 from benteng.worker.guards import Guards
+from benteng.worker.shelf import SHELF_SECONDS
 from benteng.worker.timers import Timers
-
-SHELF_SECONDS = 0.003
-"""So long an attempt may lie before a busy cell; then those that are free get it."""
 
 
 class Seats:
@@ -51,7 +49,7 @@ class Seats:
                 self._where[flight.handle] = cell
                 self._timers.add(flight.deadline, flight)
             self._guard_first(cell, flights, now)
-            cell.seat(flights)
+            cell.seat(flights, now)
             self._give(cell, flights, now)
             self.lay(cell, now)
 
@@ -68,7 +66,7 @@ class Seats:
         self.vacate(flight)
 
     def vacate(self, flight: Flight) -> None:
-        """Know no more where a flight is; its cell is gone."""
+        """Know no more where a flight is: it has left its cell, or that is gone."""
         self._where.pop(flight.handle, None)
 
     # --------------------------------------------------------------------------------------------------------- shelves
@@ -99,11 +97,11 @@ class Seats:
         self._shelves.pop(number, None)
 
     def _wait_again(self, cell: Cell, flights: list[Flight], now: float) -> None:
+        cell.unseat(flights)
         for flight in reversed(flights):
-            self.leave(cell, flight)
+            self.vacate(flight)
             flight.recall(now)
             cell.lane.waiting.appendleft(flight)
-        cell.jobs -= len(flights)
 
     # ---------------------------------------------------------------------------------------------------------- guards
 

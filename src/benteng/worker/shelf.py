@@ -20,6 +20,9 @@ from benteng.worker.wire import Line
 PIECES_MAX: Final = 9
 """So many may lie there, beside the one that the cell has: the kernel keeps ten packets unless it is told otherwise."""
 
+SHELF_SECONDS: Final = 0.003
+"""So long an attempt may lie before a busy cell, and again while half of them end in it; then others get it."""
+
 WORDS_MAX: Final = 2 * (PIECES_MAX + 1)
 PACKET_BYTES_MAX: Final = INBOX_BYTES
 """What is larger comes on the line alone, in either direction."""

@@ -226,10 +226,10 @@ class Yard:
     def _clear_shelves(self, now: float) -> None:
         """Let nothing lie for long: behind an attempt that takes its time, or in words that were to wake nobody."""
         for cell in self._seats.due(now):
-            if self._seats.take_back(cell, now) and cell.shelf is not None:
+            self._hear_murmurs(cell, now)
+            if not cell.goes_on(now) and self._seats.take_back(cell, now) and cell.shelf is not None:
                 cell.shelf.late = True
                 cell.lane.pace.late(cell.shelf.type, now)
-            self._hear_murmurs(cell, now)
             self._seats.lay(cell, now)  # those of which all but the last have ended are looked at no more
 
     def _hear_murmurs(self, cell: Cell, now: float) -> None:
