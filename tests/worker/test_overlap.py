@@ -120,6 +120,37 @@ def test_a_ledger_that_is_never_at_rest_prolongs_leases_too(restless):
     assert not worker.all("lease_ends")
 
 
+BROKEN = """
+create table public.broken ();
+insert into public.broken default values;
+create function public.at_commit() returns trigger language plpgsql security definer as $$begin
+  if exists (select from public.broken) then raise exception 'no' using errcode = '57014'; end if;
+  return null;
+end$$;
+create constraint trigger at_commit after update on benteng.job deferrable initially deferred for each row
+when (new.state = 'running') execute function public.at_commit()
+"""
+"""What a claim would start is told, and then its commit fails."""
+
+
+def test_what_a_failed_commit_would_have_started_reaches_no_cell(site):
+    """A worker gets ready what it is told, and when that is not kept nobody has run: the next claim starts it, once."""
+    with site.superuser() as connection:
+        connection.execute(BROKEN)
+    worker = site.worker()
+    job = site.enqueue("hold@1", name="a")
+    worker.wait("store_away")
+    with site.superuser() as connection:
+        connection.execute("delete from public.broken")
+
+    site.effect("hold a")
+    site.go()
+
+    assert ("completed", 1) == (site.ended(job).state, site.show(job).attempts)
+    assert 1 == site.count("hold a")
+    assert 0 == worker.stop()
+
+
 def left(site):
     """How many jobs are not done."""
     with site.superuser() as connection:

@@ -198,7 +198,17 @@ class Turning(Protocol):
         ...
 
     def has_come(self) -> bool:
-        """Take in what has come without waiting, and return whether `take` would not wait: also when that is futile."""
+        """Take in what has come without waiting, and return whether the next step would not wait.
+
+        That is `foresee`, if it was not called yet, then `take`. True also where waiting is futile.
+        """
+        ...
+
+    def foresee(self) -> Turn | None:
+        """Wait for what `take` will return if it is committed; None: only `take` will know.
+
+        Until `take` has returned that very value nothing of it has happened. Raises nothing of the store; `take` does.
+        """
         ...
 
     def take(self) -> Turn:

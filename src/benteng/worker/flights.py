@@ -65,6 +65,7 @@ class Flight:
 
     lease_until  when the cell must be dead if nobody prolongs the lease; the margin is taken off
     deadline     when the attempt is stopped; inf until it was sent to a cell
+    judged       whether the supervisor has looked at it
     kill_at      when its cell is killed after a stop;  stop: why it is being stopped
     secrets      what its cell gets and nobody else;  scrubber: takes them out of whatever comes back
     scratch      whether its cell says that the attempt's directory was made; a lie keeps it until the cell's own goes
@@ -80,6 +81,7 @@ class Flight:
     kill_at: float = float("inf")
     stop: StopReason | None = None
     entered_at: float = 0.0
+    judged: bool = False
     sent: bool = False
     started: bool = False
     scratch: bool = False

@@ -88,13 +88,14 @@ class Plan:
         return min(policy.limits.lease_seconds for policy in self.types.values()) / 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UnderWay:
     """The turn that the ledger works on.
 
     batch     the attempts that it settles;  room: how many it may start
     line      where its answer is heard; -1: the ledger works only while it is waited for
     asked_at  when it began, or a little before
+    foreseen  what it will answer if it is kept, with flights of its grants; only its true answer makes them ours
     """
 
     turning: Turning
@@ -102,6 +103,8 @@ class UnderWay:
     room: int
     line: int
     asked_at: float
+    foreseen: Turn | None = None
+    flights: Sequence[Flight] = ()
 
 
 class Supervisor:
@@ -225,7 +228,7 @@ class Supervisor:
         Where halves of the slots take turns, the next one begins before its jobs are looked at. With few slots what
         ended meanwhile waits for these: else two groups would stay apart for ever, each with a call of its own.
         """
-        if len(self._flights) > len(asked.batch) and not asked.turning.has_come():
+        if not self._has_come(asked) or not self._foresees(asked):
             return False
         self._under_way = None
         self._await(-1)
@@ -238,30 +241,54 @@ class Supervisor:
             del self._flights[flight.handle]
         if asked.room:
             self._appetite.answered(now, len(answer.grants), asked.room, tells=self._hints is not None)
-        flights = self._board(answer, asked.asked_at)
-        halves = asked.line >= 0 and self._share < self._plan.pool.concurrency
-        if halves and self._done and now < min(self._beat_at, self._register_at):
+        flights = asked.flights if answer is asked.foreseen else self._flights_of(answer, asked.asked_at)
+        self._board(flights)
+        if self._halves(asked) and self._done and now < min(self._beat_at, self._register_at):
             self._turn_if_due(now)  # the ledger goes on while we look at what it gave
         self._take(flights, asked.asked_at)
         self._report(asked.batch, answer)  # last: nobody waits for it
         return True
 
+    def _has_come(self, asked: UnderWay) -> bool:
+        """Whether to wait for the next word of the ledger: it has come, or there is nothing to go on with meanwhile."""
+        return len(self._flights) <= len(asked.batch) or asked.turning.has_come()
+
+    def _foresees(self, asked: UnderWay) -> bool:
+        """Make ready what the ledger is about to give while it writes that down; whether it has said how that went."""
+        if asked.foreseen is not None:
+            return True
+        asked.foreseen = asked.turning.foresee()
+        if asked.foreseen is None:
+            return True
+        asked.flights = self._flights_of(asked.foreseen, asked.asked_at)
+        for flight in asked.flights if not self._halves(asked) else ():
+            self._look_at(flight)
+        return self._has_come(asked)
+
+    def _halves(self, asked: UnderWay) -> bool:
+        """Whether halves of the slots take turns."""
+        return asked.line >= 0 and self._share < self._plan.pool.concurrency
+
     def _takes(self, policy: TypePolicy, now: float) -> bool:
         """Whether attempts of a type can be started now: its cells do not rest, and its secrets are there."""
         return self._yard.takes(policy) and self._plan.vault.takes(policy, now)
 
-    def _board(self, answer: Turn, asked_at: float) -> list[Flight]:
-        """Make flights of grants: from now on their leases are kept."""
-        flights = [self._flight(grant, asked_at) for grant in answer.grants]
+    def _board(self, flights: Sequence[Flight]) -> None:
+        """Have flights be ours: from now on their leases are kept."""
         for flight in flights:
             self._flights[flight.handle] = flight
             self._lease_at = min(self._lease_at, flight.lease_until)
         self._budget.spend(len(flights), clock.boot_seconds())
-        return flights
+
+    def _look_at(self, flight: Flight) -> None:
+        """Judge a flight, once."""
+        if not flight.judged:
+            flight.judged = True
+            flight.outcome = self._judge.verdict(flight.grant)
 
     def _take(self, flights: Sequence[Flight], asked_at: float) -> None:
         for flight in flights:
-            flight.outcome = self._judge.verdict(flight.grant)
+            self._look_at(flight)
             if flight.outcome is None:
                 self._plan.vault.equip(flight, asked_at)
         going = [flight for flight in flights if flight.outcome is None]
@@ -271,6 +298,9 @@ class Supervisor:
             self._yard.withdraw_waiting(clock.boot_seconds())
         elif going:
             self._yard.dispatch(clock.boot_seconds())
+
+    def _flights_of(self, turn: Turn, asked_at: float) -> list[Flight]:
+        return [self._flight(grant, asked_at) for grant in turn.grants]
 
     def _flight(self, grant: Grant, asked_at: float) -> Flight:
         self._handle += 1

@@ -86,6 +86,7 @@ class Call:
     resumed     this is such a second call: the server may need a moment to be there again
     durability  the class that the ledger must have, on the very connection that carries the call
     make        what becomes of the values of a row, of whose many columns each is used; None: a dict by their names
+    early       have its rows sent before it is committed, for `foresee`
     """
 
     verb: str
@@ -94,6 +95,7 @@ class Call:
     resumed: bool = False
     durability: Durability = Durability.D0
     make: Callable[[Sequence[Any]], Any] | None = None
+    early: bool = False
     sent: Session | None = None
     said: list[Any] | BentengError = field(default_factory=lambda: StoreUnavailable(INTERRUPTED))
 
@@ -172,6 +174,13 @@ class Ledger:
             raise call.said
         return call.said
 
+    def foresee(self, call: Call) -> list[Any] | None:
+        """Wait for the rows that `end` will return if they are committed; None: `end` has something else to say."""
+        session = self.awaited(call)
+        with self._lock, suppress(psycopg.Error):  # which `end` meets again
+            return None if session is None else session.foresee(call.make)
+        return None
+
     def awaited(self, call: Call) -> Session | None:
         """Return the session that an answer is still to come on; None when `end` would not wait, or ask anew."""
         return call.sent if call is self._under_way else None
@@ -221,7 +230,7 @@ class Ledger:
         session = self._connected()
         refuse_weaker(self.durability, call.durability)
         session.until = self._until
-        session.send(_statement(call.verb, len(call.parameters)), call.parameters)
+        session.send(_statement(call.verb, len(call.parameters)), call.parameters, early=call.early)
         return session
 
     def _refuse_fork(self) -> None:

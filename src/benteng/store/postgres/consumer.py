@@ -114,14 +114,14 @@ class PostgresConsumer(Ledger):
         within_batch(settlements)
         claim = (INT8(n), TEXT.many(accepts), TEXT(self._worker)) if n > 0 and accepts else ()
         if not settlements:
-            return PostgresTurning(self, Call("claim", claim, make=_STARTED) if claim else None, None)
+            return PostgresTurning(self, Call("claim", claim, make=_STARTED, early=True) if claim else None, None)
         is_plain = wire.is_plain(settlements)
         ended = self._ended(() if is_plain else settlements)
         used = wire.used(settlements) + (wire.plain(settlements) if is_plain else wire.NOT_PLAIN)
         again = Call("settle", (*ended, BOOL(True), *used), make=tuple)
         if not claim:
             return PostgresTurning(self, Call("settle", (*ended, BOOL(False), *used), make=tuple), again)
-        return PostgresTurning(self, Call("turn", (*ended, *claim, *used), make=tuple), again)
+        return PostgresTurning(self, Call("turn", (*ended, *claim, *used), make=tuple, early=True), again)
 
     def _ended(self, settlements: Sequence[Settlement]) -> tuple[Param, Param]:
         heirs = (
@@ -130,20 +130,12 @@ class PostgresConsumer(Ledger):
         ended = self._types.many(SETTLEMENT, map(wire.settlement, settlements))
         return ended, self._types.many(ENTRANCE, heirs)
 
-    def granted(self, found: Sequence[rows.Started]) -> tuple[Grant, ...]:
-        """Return the grants. One that cannot be read is set apart alone, its attempt given back."""
-        shared = rows.Shared(row.facts for row in found if row.facts)
-        grants = [self._grant(row, shared) for row in found if row.job_id]
-        return tuple([grant for grant in grants if grant is not None])
-
-    def _grant(self, row: rows.Started, shared: rows.Shared) -> Grant | None:
-        try:
-            return rows.grant(row, shared)
-        except UndecodableError as error:
-            reason = QuarantineReason.UNDECODABLE
-            apart = Settlement(rows.proof(row), Disposition.QUARANTINE, reason=reason, error=str(error), started=False)
-            self.settle([apart])
-            return None
+    def set_apart(self, row: rows.Started, error: UndecodableError) -> None:
+        """Quarantine a job that cannot be read, its attempt given back."""
+        reason = QuarantineReason.UNDECODABLE
+        self.settle(
+            [Settlement(rows.proof(row), Disposition.QUARANTINE, reason=reason, error=str(error), started=False)]
+        )
 
 
 class PostgresTurning:
@@ -153,10 +145,14 @@ class PostgresTurning:
            started simply end
     """
 
+    _rows: list[Any] | None = None
+    _foreseen: Turn | None = None
+
     def __init__(self, ledger: PostgresConsumer, call: Call | None, again: Call | None) -> None:
         self._ledger = ledger
         self._call = call
         self._again = again
+        self._unreadable: list[tuple[rows.Started, UndecodableError]] = []
 
     def begin(self) -> None:
         """See Turning.begin."""
@@ -173,12 +169,29 @@ class PostgresTurning:
         session = self._session
         return session is None or session.has_come()
 
+    def foresee(self) -> Turn | None:
+        """See Turning.foresee."""
+        if self._call is not None:
+            self._rows = self._ledger.foresee(self._call)
+            self._foreseen = None if self._rows is None else self._read(self._call, self._rows)
+        return self._foreseen
+
     def take(self) -> Turn:
-        """See Turning.take."""
+        """See Turning.take. Jobs that cannot be read are set apart alone."""
+        turn = self._taken()
+        unreadable, self._unreadable = self._unreadable, []
+        for row, error in unreadable:
+            self._ledger.set_apart(row, error)
+        return turn
+
+    def _taken(self) -> Turn:
         if self._call is None:
             return Turn((), ())
         try:
-            return self._read(self._call, self._ledger.end(self._call))
+            found = self._ledger.end(self._call)
+            if self._foreseen is not None and found is self._rows:
+                return self._foreseen
+            return self._read(self._call, found)
         except BentengError as error:
             if self._again is None or not self._asks_again(error):
                 raise
@@ -198,12 +211,25 @@ class PostgresTurning:
         """Return the rows of the verb that was called as a turn."""
         match call.verb:
             case "claim":
-                return Turn((), self._ledger.granted(found))
+                return Turn((), self._granted(found))
             case "settle":
                 return Turn(tuple(starmap(rows.settled, found)), ())
             case _:
                 settled = tuple([rows.settled(*row[:SETTLED]) for row in found if row[0]])
-                return Turn(settled, self._ledger.granted([_STARTED(row[SETTLED:]) for row in found if not row[0]]))
+                return Turn(settled, self._granted([_STARTED(row[SETTLED:]) for row in found if not row[0]]))
+
+    def _granted(self, found: Sequence[rows.Started]) -> tuple[Grant, ...]:
+        shared = rows.Shared(row.facts for row in found if row.facts)
+        self._unreadable = []
+        grants = [self._grant(row, shared) for row in found if row.job_id]
+        return tuple([grant for grant in grants if grant is not None])
+
+    def _grant(self, row: rows.Started, shared: rows.Shared) -> Grant | None:
+        try:
+            return rows.grant(row, shared)
+        except UndecodableError as error:
+            self._unreadable.append((row, error))
+            return None
 
 
 def _extension(proof: LeaseProof, row: Row) -> Extension:

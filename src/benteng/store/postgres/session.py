@@ -2,7 +2,8 @@
 
 A server that is alive but does not answer (no synchronous standby, a lock, a disk that hangs) and a network that is
 silent without a FIN look alike from here: keepalives notice neither in time for a lease. The client gives up, and what
-is true is found by asking again. It speaks with libpq itself: a call costs a poll or two, and no machinery.
+is true is found by asking again. It speaks with libpq itself, in its pipeline mode: a call costs a poll or two, and no
+machinery. There what a statement says and its commit are two answers, and the first may be asked for early.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         self._plans: dict[bytes, bytes] = {}
         self._columns: dict[bytes, list[str]] = {}
         self._sent = b""
+        self._said: PGresult | None = None
+        self._rows: list[Any] | None = None
         self._loaders = Transformer(self.adapters)
         self._reading = _polling(pgconn, select.POLLIN)
         self._writing = _polling(pgconn, select.POLLIN | select.POLLOUT)
+        pgconn.enter_pipeline_mode()
 
     def keep_plans(self, backend: int) -> None:
         """Have a call that comes again planned once, unless a pooler stands between: then this session is only lent.
@@ -76,8 +80,11 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         self.send(statement, parameters)
         return self.rows()
 
-    def send(self, statement: bytes, parameters: Sequence[Param | None]) -> None:
-        """Hand a statement to the server, which begins with it; `rows` waits for what it answers."""
+    def send(self, statement: bytes, parameters: Sequence[Param | None], *, early: bool = False) -> None:
+        """Hand a statement to the server, which begins with it; `rows` waits for what it answers.
+
+        early  have the rows sent before they are committed, for `foresee`: that is one more thing to be woken by
+        """
         types = [each.oid if each else 0 for each in parameters]
         values, formats = [each and each.data for each in parameters], [Format.BINARY] * len(parameters)
         self._sent = name = self._plan(statement, types)
@@ -85,7 +92,9 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             self.pgconn.send_query_prepared(name, values, formats, Format.BINARY)
         else:
             self.pgconn.send_query_params(statement, values, types, formats, Format.BINARY)
-        self._flush()
+        if early:
+            self.pgconn.send_flush_request()
+        self._end_transaction()
 
     def _plan(self, statement: bytes, types: Sequence[int]) -> bytes:
         """Return the name of the server's plan of a statement, which is made when it comes a second time; else b""."""
@@ -95,13 +104,13 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         if name == b"":
             name = b"call_%d" % sum(map(bool, self._plans.values()))
             self.pgconn.send_prepare(name, statement, types)
-            self._flush()
+            self._end_transaction()
             self._checked(ExecStatus.COMMAND_OK)
             self._plans[statement] = name
         return name or b""
 
     def has_come(self) -> bool:
-        """Take in what has come, and return whether `rows` would wait no more: for the answer, or for what is over."""
+        """Take in what has come, and return whether the next wait would be none: for `foresee`, then for `rows`."""
         if self.closed or time.monotonic() >= self.until:
             return True
         try:
@@ -110,14 +119,23 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             return True
         return not self.pgconn.is_busy()
 
+    def foresee(self, make: Callable[[Sequence[Any]], Any] | None = None) -> list[Any] | None:
+        """Wait for what `rows` will return if it is committed; None: it will raise. See `rows`."""
+        if self._said is None:
+            self._said = self._patiently(self._first)
+        if self._rows is None and self._said.status == ExecStatus.TUPLES_OK:
+            self._loaders.set_pgresult(self._said)
+            self._rows = self._loaders.load_rows(0, self._said.ntuples, make or self._by_name(self._said))
+        return self._rows
+
     def rows(self, make: Callable[[Sequence[Any]], Any] | None = None) -> list[Any]:
-        """Wait for the answer to the statement that was sent. Raises psycopg.Error.
+        """Wait for the answer to the statement that was sent, and for its commit. Raises psycopg.Error.
 
         make  what becomes of the values of each row; None: a dict by the names of the columns
         """
-        result = self._checked(ExecStatus.TUPLES_OK)
-        self._loaders.set_pgresult(result)
-        return self._loaders.load_rows(0, result.ntuples, make or self._by_name(result))
+        rows = self.foresee(make)
+        self._checked(ExecStatus.TUPLES_OK)
+        return rows or []
 
     def _by_name(self, result: PGresult) -> Callable[[Sequence[Any]], Row]:
         names = self._columns.get(self._sent) or self._named(result)
@@ -130,34 +148,56 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             self._columns[self._sent] = names
         return names
 
-    def _checked(self, wanted: ExecStatus) -> PGresult:
+    def _checked(self, wanted: ExecStatus) -> None:
+        """Wait until the server has committed what was sent. Raises psycopg.Error."""
+        result = self._patiently(self._last)
+        if result.status != wanted:
+            raise psycopg.errors.error_from_result(result, encoding=self.info.encoding)
+
+    def _patiently(self, wait: Callable[[], PGresult]) -> PGresult:
         try:
-            result = self._result()
+            return wait()
         except KeyboardInterrupt:
             self._give_up()
             raise
-        if result.status != wanted:
-            raise psycopg.errors.error_from_result(result, encoding=self.info.encoding)
-        return result
 
-    def _result(self) -> PGresult:
+    def _first(self) -> PGresult:
+        """Wait for what the statement itself says."""
+        said = None
+        while (result := self._next_result()) is not None:
+            said = result
+            if said.status == ExecStatus.FATAL_ERROR:  # nothing may follow it but the end of the session
+                break
+        return self._something(said)
+
+    def _last(self) -> PGresult:
         """Wait for all that the server says, and return the last of it. Why it ends a session comes before the end."""
-        last = None
+        said, self._said, self._rows = self._said, None, None
         try:
-            while (result := self._next_result()) is not None:
-                last = result
+            while (result := self._next_result()) is None or result.status != ExecStatus.PIPELINE_SYNC:
+                if result is None and not self.is_busy:
+                    raise psycopg.OperationalError("no answer")
+                said = result or said
         except psycopg.OperationalError:
-            if last is None or last.status != ExecStatus.FATAL_ERROR:
+            if said is None or said.status != ExecStatus.FATAL_ERROR:
                 raise
-        if last is None:
+        return self._something(said)
+
+    def _something(self, said: PGresult | None) -> PGresult:
+        if said is None:
             raise psycopg.OperationalError("no answer")
-        return last
+        return said
 
     def _next_result(self) -> PGresult | None:
         while self.pgconn.is_busy():
             self._await(self._reading)
             self.pgconn.consume_input()
         return self.pgconn.get_result()
+
+    def _end_transaction(self) -> None:
+        """Have the server commit, and say so: PIPELINE_SYNC is what it says."""
+        self.pgconn.pipeline_sync()
+        self._flush()
 
     def _flush(self) -> None:
         while self.pgconn.flush():
@@ -175,7 +215,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         self.until = min(self.until, time.monotonic() + CANCEL_SECONDS)
         try:
             self.cancel_safe(timeout=CANCEL_SECONDS)
-            self._result()
+            self._last()
         except psycopg.Error:
             self.pgconn.finish()
         except KeyboardInterrupt:

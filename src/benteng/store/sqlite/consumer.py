@@ -195,6 +195,9 @@ class SqliteTurning:
         """See Turning.has_come."""
         return True
 
+    def foresee(self) -> None:
+        """See Turning.foresee."""
+
     def take(self) -> Turn:
         """See Turning.take."""
         return self._work()

@@ -512,10 +512,12 @@ class TurnPromises(Promises):
         asked.begin()
         (extension,) = bench.consumer.extend([proof(second)])
         come = asked.has_come()
+        foreseen = asked.foresee()
         turn = asked.take()
         bench.journal.settled(turn.settled)
         bench.journal.grants(turn.grants)
 
+        assert foreseen in (None, turn)
         assert {first.job.id, second.job.id} == {done.id, running.id}
         assert (True, False) == (come, extension.lost)
         assert [(first.job.id, State.COMPLETED)] == [(each.job_id, each.state) for each in turn.settled]
