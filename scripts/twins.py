@@ -25,15 +25,15 @@ TWINS = (
     twin(
         "fence-not-compared",
         f"{STORE}/settle.py",
-        '(proof.fence, proof.token) == (row["fence"], row["token"])',
-        'proof.token == row["token"]',
+        "(proof.fence, proof.token) == (row.fence, row.token)",
+        "proof.token == row.token",
         "forged",
     ),
     twin(
         "token-not-compared",
         f"{STORE}/settle.py",
-        '(proof.fence, proof.token) == (row["fence"], row["token"])',
-        'proof.fence == row["fence"]',
+        "(proof.fence, proof.token) == (row.fence, row.token)",
+        "proof.fence == row.fence",
         "forged or old_fence",
     ),
     twin(
@@ -87,10 +87,26 @@ TWINS = (
         "tokens_are_never",
     ),
     twin(
+        "numbers-come-again",
+        f"{STORE}/store.py",
+        '"seq": self._seq}',
+        '"seq": self._seq - bool(self._seq)}',
+        "nobody_elses",
+        "tests/store/test_sqlite_rows.py",
+    ),
+    twin(
+        "text-not-looked-at",
+        "benteng/audit.py",
+        "record if names_plain and _is_plain(summary, SUMMARY_BYTES_MAX) else bounded(record)",
+        "record",
+        "body_like",
+        "tests/test_audit.py",
+    ),
+    twin(
         "ended-twice-in-a-batch",
         f"{STORE}/settle.py",
-        'row["seq"]: row for row in reversed(rows)',
-        'row["place"]: row for row in rows',
+        "row.seq: row for row in reversed(rows)",
+        "row.place: row for row in rows",
         "named_twice",
         "tests/store/test_sqlite_rows.py",
     ),
@@ -331,7 +347,7 @@ TWINS = (
         f"{STORE}/admission.py",
         'if is_counted and last < known["seq"]:',
         "if False:",
-        "numbers_come_again",
+        "never_drawn",
         "tests/store/test_sqlite_rows.py",
     ),
     twin(
@@ -373,7 +389,7 @@ TWINS = (
     # -- successors
     twin("successor-unlisted", f"{STORE}/settle.py", "job.type not in policy.successors", "False", "successor_that_is"),
     twin("successor-tier", f"{STORE}/settle.py", "job.tier.rank > policy.tier.rank", "False", "successor_that_is"),
-    twin("successor-actor", f"{STORE}/settle.py", 'job.actor != row["actor"]', "False", "successor_that_is"),
+    twin("successor-actor", f"{STORE}/settle.py", "job.actor != row.actor", "False", "successor_that_is"),
     # -- audit and atomicity
     twin(
         "wake-unrecorded",
@@ -385,15 +401,15 @@ TWINS = (
     twin(
         "one-salt",
         f"{STORE}/audit.py",
-        "token_bytes(SALT_BYTES * len(records))",
-        "bytes(SALT_BYTES * len(records))",
+        "token_bytes(SALT_BYTES * len(entries))",
+        "bytes(SALT_BYTES * len(entries))",
         "salted",
     ),
     twin(
         "bare-digest",
         f"{STORE}/audit.py",
-        'digest(audit_key, row["payload_sha256"])',
-        'row["payload_sha256"]',
+        "digest(audit_key, job.payload_sha256)",
+        "job.payload_sha256",
         "digests_are_keyed",
     ),
     twin(

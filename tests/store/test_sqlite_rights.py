@@ -169,6 +169,7 @@ def test_denied_verb_is_an_error_of_the_facet(ledger):
         ("insert or replace into audit (seq, leaf) values (1, x'00')", "never deleted"),
         ("delete from resource", "never deleted"),
         ("update installation set fence = fence - 1", "never go back"),
+        ("update installation set seq = seq - 1", "never go back"),
         ("update installation set environment = 'prod'", "never go back"),
         ("delete from installation", "never deleted"),
     ],

@@ -252,8 +252,31 @@ def test_a_full_origin_is_counted_now_and_then(ledger, bench):
     assert (3_000_000, 3) == (kept, counted)
 
 
-def test_a_count_is_void_when_numbers_come_again(ledger, bench):
-    """A purge of the last operations gives their numbers free: how many were drawn since then nobody knows."""
+def test_history_of_a_forgotten_job_is_nobody_elses(bench, by_hand):
+    """Records are found by a number in line, and no number comes again, also when the last one's job is forgotten."""
+    lost = bench.admitted()
+    by_hand("delete from job")
+    by_hand("delete from operation")
+
+    job = bench.admitted()
+
+    assert {job.id} == {record["job_id"] for record in records(bench.view(job.id).audit)}
+    assert {lost.id, job.id} == {record["job_id"] for record in records(bench.audit()) if record["job_id"]}
+
+
+def test_records_of_one_job_are_found_without_a_walk_through_the_log(bench):
+    """Each of the two ways to it has its index."""
+    connection = bench.consumer._connection
+    plan = connection.execute(
+        f"explain query plan {statements('audit')['of_job']}", {"seq": 1, "job_id": "", "limit": 1}
+    ).fetchall()
+
+    assert ["audit_job", "audit_job_id"] == re.findall(r"SEARCH audit USING INDEX (\w+)", str(plan))
+    assert "SCAN" not in str(plan)
+
+
+def test_a_count_of_a_number_that_was_never_drawn_is_void(ledger, bench):
+    """What was counted at a number that was never drawn says nothing: somebody wrote it by hand."""
     bench.operator.limit_depth(Depth(bench.producer.origin, 3), "a reason")
     for _ in range(3):
         bench.admitted()

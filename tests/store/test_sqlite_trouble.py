@@ -221,7 +221,7 @@ def test_ledger_moved_in_the_middle_of_a_verb_is_not_written(ledger, bench, tmp_
 
     def admit_and_lose_the_file():
         with producer.writing() as tx:
-            tx.note(Event.TIGHTENED)
+            tx.say(Event.TIGHTENED)
             ledger.path.rename(tmp_path / "away.db")
 
     with pytest.raises(StoreUnavailable, match="moved"):

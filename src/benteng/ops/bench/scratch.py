@@ -70,7 +70,7 @@ class Ledger(ABC):
 
 _COUNT = (
     "select (select count(*) from {0}operation), (select count(*) from {0}operation where state = 'completed'), "
-    "(select count(*) from {0}audit where job_id is not null)"
+    "(select count(*) from {0}audit where {1})"
 )
 
 
@@ -92,7 +92,7 @@ class SqliteScratch(Ledger):
     def counts(self) -> Counts:
         """See Ledger.counts."""
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as connection:
-            return Counts(*connection.execute(_COUNT.format("")).fetchone())
+            return Counts(*connection.execute(_COUNT.format("", "coalesce(job, job_id) is not null")).fetchone())
 
     def settings(self) -> dict[str, str]:
         """See Ledger.settings."""
@@ -187,7 +187,7 @@ class PostgresScratch(Ledger):
     def counts(self) -> Counts:
         """See Ledger.counts."""
         with self._administer(self._database) as connection:
-            row = connection.execute(_COUNT.format("benteng.").encode()).fetchone()
+            row = connection.execute(_COUNT.format("benteng.", "job_id is not null").encode()).fetchone()
         return Counts(*row or (0, 0, 0))
 
     def settings(self) -> dict[str, str]:

@@ -58,7 +58,7 @@ def enter(tx: Tx, entrances: Sequence[Entrance]) -> list[Receipt]:
         refuse(tx, entrance, refusal) if refusal else hall.receive(entrance)
         for entrance, refusal in zip(entrances, refused, strict=True)
     ]
-    _write(tx, hall.entering, after=hall.last)
+    _write(tx, hall.entering)
     return receipts
 
 
@@ -69,7 +69,7 @@ class _Hall:
         self._tx = tx
         self._owners: dict[tuple[str, str], _Owner] = _owners(tx, entrances)
         self._taken = _taken(tx, entrances)
-        self.last, self._depth, self._room = _last_and_room(tx, entrances)
+        self._depth, self._room = _depth_and_room(tx, entrances)
         self.entering: list[_Entering] = []
 
     def receive(self, entrance: Entrance) -> Receipt:
@@ -85,7 +85,7 @@ class _Hall:
 
     def _admit(self, entrance: Entrance) -> Receipt:
         tx, job = self._tx, entrance.job
-        columns = encode(job) | {"parent": entrance.parent, "now": tx.now}
+        columns = encode(job) | {"seq": tx.draw_seq(), "parent": entrance.parent, "now": tx.now}
         entering = _Entering(entrance, columns, _entry_state(tx, entrance))
         self.entering.append(entering)
         self._owners[_operation(entrance)] = columns | {"job_id": job.id, "state": entering.state, "result": None}
@@ -163,18 +163,17 @@ def _entry_state(tx: Tx, entrance: Entrance) -> State:
     return State.SCHEDULED if job.available_at > tx.now else State.READY
 
 
-def _last_and_room(tx: Tx, entrances: Sequence[Entrance]) -> tuple[int, int, int]:
-    """Return the last number in line, the depth of the origin, and how many more jobs it may have.
+def _depth_and_room(tx: Tx, entrances: Sequence[Entrance]) -> tuple[int, int]:
+    """Return the depth of the origin, and how many more jobs it may have.
 
     It is counted only when that is close, and when it is close again only after a while: what is refused meanwhile was
-    counted COUNT_MICROSECONDS a job ago at most. A count is void when numbers in line come again, because a purge took
-    the last ones.
+    counted COUNT_MICROSECONDS a job ago at most. A count at a number in line that was never drawn is void.
     """
     if not entrances:
-        return 0, 0, 0
+        return 0, 0
     origin = entrances[0].origin
     (known,) = tx.all(_ADMIT["span"], {"origin": origin, "default": DEPTH_DEFAULT})
-    last, jobs_max, jobs = known["last"], known["jobs_max"], known["span"]
+    last, jobs_max, jobs = tx.seq, known["jobs_max"], known["span"]
     is_counted = known["jobs"] is not None
     if is_counted and last < known["seq"]:
         jobs = _count(tx, origin, last)
@@ -182,7 +181,7 @@ def _last_and_room(tx: Tx, entrances: Sequence[Entrance]) -> tuple[int, int, int
         jobs = min(jobs, known["jobs"] + last - known["seq"])
     if jobs + len(entrances) > jobs_max and not (is_counted and _is_fresh(tx, known)):
         jobs = _count(tx, origin, last)
-    return last, jobs_max, jobs_max - jobs
+    return jobs_max, jobs_max - jobs
 
 
 def _is_fresh(tx: Tx, known: Mapping[str, Any]) -> bool:
@@ -198,9 +197,9 @@ def _count(tx: Tx, origin: str, last: int) -> int:
     return jobs
 
 
-def _write(tx: Tx, entering: Sequence[_Entering], *, after: int) -> None:
+def _write(tx: Tx, entering: Sequence[_Entering]) -> None:
     """Reserve the operations, then insert the jobs."""
-    rows = [_row(tx, each, seq) for seq, each in enumerate(entering, after + 1)]
+    rows = [_row(tx, each) for each in entering]
     tx.many(_ADMIT["reserve"], rows)
     tx.many(_ADMIT["insert"], rows)
     numbered = [(row["seq"], each.entrance) for row, each in zip(rows, entering, strict=True)]
@@ -212,10 +211,9 @@ def _write(tx: Tx, entering: Sequence[_Entering], *, after: int) -> None:
             moves.set_apart_new(tx, seq, _waiting(each.state), QuarantineReason.DIVERTED, **why)
 
 
-def _row(tx: Tx, entering: _Entering, seq: int) -> dict[str, Any]:
+def _row(tx: Tx, entering: _Entering) -> dict[str, Any]:
     entrance = entering.entrance
     return entering.columns | {
-        "seq": seq,
         "state": str(_waiting(entering.state)),
         "due_at": max(entrance.job.available_at, tx.now),
         "rule": bounded(entrance.rule),

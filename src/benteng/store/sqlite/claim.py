@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 
 import msgspec
+from msgspec.structs import asdict
 
 from benteng.audit import Event
 from benteng.clock import Instant
@@ -25,9 +26,9 @@ from benteng.policy import TypePolicy
 from benteng.store.sqlite import control, evidence, moves, resources
 from benteng.store.sqlite.apart import apart, apart_all
 from benteng.store.sqlite.policies import type_facts
-from benteng.store.sqlite.rows import UndecodableError, decode
+from benteng.store.sqlite.rows import Ready, UndecodableError, decode
 from benteng.store.sqlite.statements import statements
-from benteng.store.sqlite.store import Row, Tx
+from benteng.store.sqlite.store import Tx
 from benteng.store.sqlite.text import as_array
 
 _CLAIM = statements("claim")
@@ -58,7 +59,7 @@ class _Terms(msgspec.Struct, frozen=True, gc=False):
 class _Start(msgspec.Struct, frozen=True, gc=False):
     """A job that may start now if its resources are free."""
 
-    row: Row
+    row: Ready
     job: Job
     terms: _Terms
 
@@ -118,13 +119,13 @@ def _line_of(tx: Tx, type_name: str, page: int) -> Iterator[Place]:
 
 def _tried(tx: Tx, seqs: list[int], claimant: Claimant, types: dict[str, _Terms]) -> list[Grant]:
     """Return the grants of some jobs, in order. A damaged one is set apart; if even that fails it stays as it is."""
-    rows = {row["seq"]: row for row in tx.all(_CLAIM["load"], {"seqs": as_array(seqs)})}
+    rows = {row.seq: row for row in tx.values(Ready, _CLAIM["load"], {"seqs": as_array(seqs)})}
     grants: list[Grant] = []
     free: list[_Start] = []
     start = partial(_start, tx, claimant=claimant)
     alone = partial(_start_alone, tx, claimant=claimant)
     for row in (rows[seq] for seq in seqs if seq in rows):
-        ready = _decided(tx, row, types[row["type"]])
+        ready = _decided(tx, row, types[row.type])
         if ready is None:
             continue
         if ready.job.refs.resources:
@@ -135,7 +136,7 @@ def _tried(tx: Tx, seqs: list[int], claimant: Claimant, types: dict[str, _Terms]
     return grants + apart_all(tx, start, free, alone)
 
 
-def _decided(tx: Tx, row: Row, terms: _Terms) -> _Start | None:
+def _decided(tx: Tx, row: Ready, terms: _Terms) -> _Start | None:
     """Return what may start; what may not is quarantined."""
     try:
         job = _whole(row)
@@ -143,21 +144,22 @@ def _decided(tx: Tx, row: Row, terms: _Terms) -> _Start | None:
         return _set_apart(tx, row, QuarantineReason.UNDECODABLE, str(error))
     if job.expires_at and job.expires_at < tx.now:
         return _set_apart(tx, row, QuarantineReason.EXPIRED, "not started in time")
-    if row["attempts"] >= terms.attempts_max:
+    if row.attempts >= terms.attempts_max:
         return _set_apart(tx, row, QuarantineReason.EXHAUSTED, "no attempt is left")
     return _Start(row, job, terms)
 
 
-def _whole(row: Row) -> Job:
+def _whole(row: Ready) -> Job:
     job = decode(row)
     if sha256_hex(job.payload) != job.payload_sha256:
         raise UndecodableError("the payload has another digest")
     return job
 
 
-def _set_apart(tx: Tx, row: Row, reason: QuarantineReason, error: str) -> None:
-    named = {"job_id": row["id"], "type_name": row["type"]}
-    whole = apart(tx, lambda: moves.quarantine(tx, row, reason, error=error), **named)[1]
+def _set_apart(tx: Tx, row: Ready, reason: QuarantineReason, error: str) -> None:
+    whole = apart(
+        tx, lambda: moves.quarantine(tx, asdict(row), reason, error=error), job_id=row.id, type_name=row.type
+    )[1]
     if not whole and reason is not QuarantineReason.UNDECODABLE:
         _set_apart(tx, row, QuarantineReason.UNDECODABLE, "damaged")
 
@@ -165,7 +167,7 @@ def _set_apart(tx: Tx, row: Row, reason: QuarantineReason, error: str) -> None:
 def _start_alone(tx: Tx, ready: _Start, claimant: Claimant) -> list[Grant]:
     """Start one job, or park it behind a busy resource."""
     row = ready.row
-    grants, whole = apart(tx, lambda: _start_or_park(tx, ready, claimant), job_id=row["id"], type_name=row["type"])
+    grants, whole = apart(tx, lambda: _start_or_park(tx, ready, claimant), job_id=row.id, type_name=row.type)
     if not whole:
         _set_apart(tx, row, QuarantineReason.UNDECODABLE, "damaged")
     return grants or []
@@ -174,23 +176,37 @@ def _start_alone(tx: Tx, ready: _Start, claimant: Claimant) -> list[Grant]:
 def _start_or_park(tx: Tx, ready: _Start, claimant: Claimant) -> list[Grant]:
     busy = resources.busy(tx, ready.job.refs.resources)
     if busy:
-        resources.park(tx, ready.row, busy, ready.job.refs.resources)
+        resources.park(tx, asdict(ready.row), busy, ready.job.refs.resources)
         return []
     return _start(tx, [ready], claimant)
 
 
 def _start(tx: Tx, ready: Sequence[_Start], claimant: Claimant) -> list[Grant]:
     """Start jobs whose resources are free. Each fence is drawn after that was decided."""
+    by_terms: dict[_Terms, list[_Start]] = {}
+    for each in ready:
+        by_terms.setdefault(each.terms, []).append(each)
+    grants = {
+        grant.job.id: grant for terms, same in by_terms.items() for grant in _start_same(tx, same, terms, claimant)
+    }
+    return [grants[each.job.id] for each in ready]
+
+
+def _start_same(tx: Tx, ready: Sequence[_Start], terms: _Terms, claimant: Claimant) -> list[Grant]:
     tokens = secrets.token_hex(TOKEN_BYTES * len(ready))
     grants = [
         _grant(tx, each, tokens[at : at + TOKEN_CHARS])
         for at, each in zip(range(0, len(tokens), TOKEN_CHARS), ready, strict=True)
     ]
-    started = [
-        (each.row["seq"], grant.lease.fence, grant.lease.token, each.terms.lease_until)
-        for each, grant in zip(ready, grants, strict=True)
-    ]
-    asked = {"starts": as_array(started), "pool": claimant.pool, "worker": claimant.worker}
+    asked = {
+        "seqs": as_array([each.row.seq for each in ready]),
+        "fence": grants[0].lease.fence,
+        "tokens": tokens,
+        "token_chars": TOKEN_CHARS,
+        "lease_until": terms.lease_until,
+        "pool": claimant.pool,
+        "worker": claimant.worker,
+    }
     if tx.run(_CLAIM["start"], asked) != len(ready):
         raise StoreDamaged("a job has a fence from the future. Stop, and look for an older copy of the ledger")
     for each, grant in zip(ready, grants, strict=True):
@@ -202,19 +218,16 @@ def _grant(tx: Tx, ready: _Start, token: str) -> Grant:
     row, job = ready.row, ready.job
     fence = tx.draw_fence()
     resources.take(tx, job.refs.resources, job_id=job.id, fence=fence)
-    attempt = Attempt(row["attempts"] + 1, row["crashes"], row["handbacks"], row["snoozes"])
+    attempt = Attempt(row.attempts + 1, row.crashes, row.handbacks, row.snoozes)
     lease = Lease(job.id, fence, token, ready.terms.lease_seconds)
-    return Grant(job, attempt, lease, evidence.of_job(tx, job), alone=bool(row["alone"]))
+    return Grant(job, attempt, lease, evidence.of_job(tx, job), alone=bool(row.alone))
 
 
 def _note(tx: Tx, ready: _Start, grant: Grant, claimant: Claimant) -> None:
-    tx.note(
-        Event.CLAIMED,
-        ready.row,
-        state_from=State.READY,
-        state_to=State.RUNNING,
-        worker=claimant.worker,
-        resources=grant.job.refs.resources,
-        attempt=grant.attempt.number,
-        fence=grant.lease.fence,
+    said = (
+        ("state_from", State.READY),
+        ("state_to", State.RUNNING),
+        ("worker", claimant.worker),
+        ("resources", grant.job.refs.resources),
     )
+    tx.note_of(Event.CLAIMED, ready.row, said, attempt=grant.attempt.number, fence=grant.lease.fence)

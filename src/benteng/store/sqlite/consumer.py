@@ -97,7 +97,7 @@ class SqliteConsumer(Ledger):
             return
         detail = f"pool {self.pool}, version {facts.version}"
         said = {"rule": why.rule, "reason": why.reason, "detail": detail, "summary": facts.isolation}
-        tx.note(event, None, worker=self._worker, **said)
+        tx.say(event, worker=self._worker, **said)
 
     def _is_new(self, tx: Tx, facts: WorkerFacts) -> bool:
         seen = tx.changed(_REGISTER["seen"], _facts(facts) | {"now": tx.now})

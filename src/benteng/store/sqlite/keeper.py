@@ -74,7 +74,7 @@ class SqliteKeeper(Ledger):
             operations = tx.run(_PURGE["operations"], asked | {"limit": asked["limit"] - results})
             tx.run(_PURGE["tallies"], {"minute": tx.now // (60 * SECOND) - TALLY_MINUTES})
             if results or operations:
-                tx.note(Event.PURGED, detail=f"{results} results and {operations} operations past their retention")
+                tx.say(Event.PURGED, detail=f"{results} results and {operations} operations past their retention")
             return results + operations
 
 

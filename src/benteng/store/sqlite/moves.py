@@ -18,6 +18,7 @@ from benteng.errors import StoreDamaged
 from benteng.lifecycle import OperationState, QuarantineReason, State
 from benteng.store.sqlite import resources
 from benteng.store.sqlite.policies import policy_of
+from benteng.store.sqlite.rows import Running
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
 from benteng.store.sqlite.text import as_array, bounded
@@ -95,7 +96,7 @@ def cancel(tx: Tx, row: Row, reason: str, *, counts: Counts | None = None, used:
 class Completion(msgspec.Struct, frozen=True, gc=False):
     """A running job whose attempt succeeded; its operation keeps the result."""
 
-    row: Row
+    row: Running
     result: bytes
     result_until: Instant
     keep_until: Instant | None
@@ -105,22 +106,29 @@ class Completion(msgspec.Struct, frozen=True, gc=False):
 def complete(tx: Tx, completions: Sequence[Completion]) -> State:
     """End jobs whose attempts succeeded."""
     state_to = lifecycle.advance(State.RUNNING, lifecycle.Event.COMPLETE)
-    _expect(len(completions), tx.run(_LEAVE["remove_running"], _seqs([each.row for each in completions])))
+    _expect(
+        len(completions), tx.run(_LEAVE["remove_running"], {"seqs": as_array([each.row.seq for each in completions])})
+    )
     kept = tx.many(_LEAVE["complete"], [_completed(tx, each) for each in completions])
     _expect(len(completions), kept)
     for each in completions:
-        worker = each.row["worker"] or ""
-        told = {"state_from": State.RUNNING, "state_to": state_to, "worker": worker, "detail": each.used}
-        tx.note(Event.COMPLETED, each.row, **told)
-    resources.release(tx, [each.row["id"] for each in completions])
+        _note_completed(tx, each, state_to)
+    resources.release(tx, [each.row.id for each in completions if each.row.holds])
     return state_to
 
 
 def _completed(tx: Tx, done: Completion) -> tuple[Any, ...]:
     """Return the parameters of `complete`."""
     row = done.row
-    spent = (row["attempts"], row["crashes"], row["starts"], row["fence"])
-    return (*spent, tx.now, done.result, done.result_until, done.keep_until, row["seq"])
+    spent = (row.attempts, row.crashes, row.starts, row.fence)
+    return (*spent, tx.now, done.result, done.result_until, done.keep_until, row.seq)
+
+
+def _note_completed(tx: Tx, done: Completion, state_to: State) -> None:
+    row = done.row
+    worker = row.worker or ""
+    said = (("state_from", State.RUNNING), ("state_to", state_to), ("worker", worker), ("detail", done.used))
+    tx.note_of(Event.COMPLETED, row, said, attempt=row.attempts, fence=row.fence)
 
 
 def back(
@@ -180,7 +188,7 @@ def _leave(
     rule: str = "",
 ) -> None:
     keep = policy_of(tx, row["type"]).limits.operation_keep_seconds
-    _remove(tx, [row], row["state"])
+    _expect_one(tx.run(_LEAVE["remove"], {"seqs": as_array([row["seq"]]), "state": row["state"]}))
     _expect_one(
         tx.run(
             _LEAVE["record"],
@@ -200,14 +208,6 @@ def _leave(
             },
         ),
     )
-
-
-def _remove(tx: Tx, rows: Sequence[Row], state: str) -> None:
-    _expect(len(rows), tx.run(_LEAVE["remove"], {"state": str(state), **_seqs(rows)}))
-
-
-def _seqs(rows: Sequence[Row]) -> dict[str, str]:
-    return {"seqs": as_array([row["seq"] for row in rows])}
 
 
 def _expect_one(changed: int) -> None:

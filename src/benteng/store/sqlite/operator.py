@@ -110,7 +110,7 @@ class SqliteOperator(Ledger):
             (was,) = tx.all(_REGISTRY["depth"], origin)
             tx.run(_REGISTRY["limit_depth"], origin | {"jobs_max": depth.jobs_max})
             detail = f"depth of {origin['origin']}: {was['jobs_max']} -> {depth.jobs_max}"
-            tx.note(Event.POLICY_APPLIED, reason=why, detail=detail)
+            tx.say(Event.POLICY_APPLIED, reason=why, detail=detail)
 
     def types(self) -> list[TypeRow]:
         """See Operator.types."""
@@ -139,7 +139,7 @@ class SqliteOperator(Ledger):
                 },
             )
             detail = f"{fact.id} sha256:{fact.sha256} {fact.state}"
-            tx.note(Event.ARTIFACT_REGISTERED, reason=why, detail=detail)
+            tx.say(Event.ARTIFACT_REGISTERED, reason=why, detail=detail)
 
     def allow_access(self, actor: str, type_name: str, target: str, reason: str) -> None:
         """See Operator.allow_access."""
@@ -147,7 +147,7 @@ class SqliteOperator(Ledger):
         with self.writing() as tx:
             _only_dev(tx, "allowing access")
             tx.run(_REGISTRY["access"], {"actor": actor, "type": type_name, "target": target})
-            tx.note(Event.POLICY_APPLIED, actor=actor, type=type_name, reason=why, detail=f"access to {target}")
+            tx.say(Event.POLICY_APPLIED, actor=actor, type=type_name, reason=why, detail=f"access to {target}")
 
     def health(self) -> Health:
         """See Operator.health."""
@@ -198,7 +198,7 @@ def _apply(tx: Tx, row: TypeRow, policy: TypePolicy, reason: str) -> bool:
         },
     )
     tx.memo.clear()
-    tx.note(Event.POLICY_APPLIED, type=row.name, policy_sha256=row.sha256, reason=reason)
+    tx.say(Event.POLICY_APPLIED, type=row.name, policy_sha256=row.sha256, reason=reason)
     return True
 
 

@@ -40,9 +40,9 @@ def record(tx: Tx, *, type_name: str, origin: str, rule: str, **said: Any) -> No
     (row,) = tx.changed(_REFUSE["count"], {**kind, "limit": RECORDS_PER_MINUTE})
     event = _EVENTS.get(rule, Event.REFUSED)
     if row["count"] <= RECORDS_PER_MINUTE:
-        tx.note(event, type=type_name, contract_version=major(type_name), origin=origin, rule=rule, **said)
+        tx.say(event, type=type_name, contract_version=major(type_name), origin=origin, rule=rule, **said)
     elif row["aggregated"] == 1:
-        tx.note(
+        tx.say(
             event, type=kind["type"], origin=origin, rule=kind["rule"], detail="more in this minute are only counted"
         )
 
@@ -69,7 +69,7 @@ def sum_up(tx: Tx) -> None:
     for row in tx.all(_REFUSE["untold"], {"minute": tx.now // _MINUTE, "limit": SUMS_PER_VERB}):
         kind = {name: row[name] for name in ("minute", "origin", "type", "rule")}
         tx.run(_REFUSE["told"], kind)
-        tx.note(
+        tx.say(
             _EVENTS.get(row["rule"], Event.REFUSED),
             type=row["type"],
             origin=row["origin"],

@@ -56,6 +56,8 @@ def park(tx: Tx, row: Row, key: str, keys: Sequence[str]) -> None:
 
 def release(tx: Tx, job_ids: Sequence[str]) -> None:
     """Free what jobs held and wake the next of each."""
+    if not job_ids:
+        return
     wake(tx, [row["key"] for row in tx.changed(_RESOURCE["release"], {"job_ids": as_array(job_ids)})])
 
 

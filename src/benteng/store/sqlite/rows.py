@@ -13,7 +13,7 @@ import msgspec
 from benteng.errors import BentengError
 from benteng.job import ArtifactRef, Job, Refs
 from benteng.policy import RESOURCES_MAX, TYPE_NAME, Tier
-from benteng.store.sqlite.store import Row
+from benteng.store.sqlite.audit import Subject
 
 JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 HEX_64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -21,6 +21,45 @@ HEX_64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 class UndecodableError(BentengError):
     """A row that is no job. Carries the name of the field, never its value."""
+
+
+class Ready(Subject, frozen=True, gc=False):
+    """The row of a job that may start: the columns of `load`."""
+
+    state: str
+    tier: str
+    priority: int
+    due_at: int
+    available_at: int
+    expires_at: int
+    crashes: int
+    handbacks: int
+    snoozes: int
+    starts: int
+    generation: int
+    waits_for: str | None
+    alone: int
+    payload: bytes
+    envelope: bytes
+    refs: str
+
+
+class Running(Subject, frozen=True, gc=False):
+    """The row of a job that runs: the columns of `running`. `place` is that of its settlement in the call."""
+
+    state: str
+    token: str
+    due_at: int
+    crashes: int
+    handbacks: int
+    snoozes: int
+    starts: int
+    worker: str | None
+    waits_for: str | None
+    cancel_asked: int
+    alone: int
+    place: int
+    holds: int
 
 
 class _StoredRefs(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,35 +123,32 @@ def encode(job: Job) -> dict[str, Any]:
     }
 
 
-def decode(row: Row, *, payload: bytes | None = None, envelope: bytes | None = None) -> Job:
-    """Return the job that a row of `job` or `quarantine` describes. Raises UndecodableError.
-
-    `payload` and `envelope` stand in for a row of `operation`, which has neither.
-    """
-    if not JOB_ID.fullmatch(row["id"]):
+def decode(row: Ready) -> Job:
+    """Return the job that a row describes. Raises UndecodableError."""
+    if not JOB_ID.fullmatch(row.id):
         raise UndecodableError("id is not a UUID")
-    if not TYPE_NAME.fullmatch(row["type"]):
+    if not TYPE_NAME.fullmatch(row.type):
         raise UndecodableError("type is not name@major")
-    if not HEX_64.fullmatch(row["operation_key"]) or not HEX_64.fullmatch(row["payload_sha256"]):
+    if not HEX_64.fullmatch(row.operation_key) or not HEX_64.fullmatch(row.payload_sha256):
         raise UndecodableError("operation_key or payload_sha256 is not a digest")
     return Job(
-        id=row["id"],
-        type=row["type"],
-        tier=_tier(row["tier"]),
-        payload=row["payload"] if payload is None else payload,
-        payload_sha256=row["payload_sha256"],
-        operation_key=row["operation_key"],
-        origin=row["origin"],
-        actor=row["actor"],
-        request_id=row["request_id"],
-        priority=row["priority"],
-        available_at=row["available_at"],
-        expires_at=row["expires_at"],
-        refs=decode_refs(row["refs"]),
-        policy_sha256=row["policy_sha256"],
-        generation=row["generation"],
-        envelope=row["envelope"] if envelope is None else envelope,
-        summary=row["summary"],
+        id=row.id,
+        type=row.type,
+        tier=_tier(row.tier),
+        payload=row.payload,
+        payload_sha256=row.payload_sha256,
+        operation_key=row.operation_key,
+        origin=row.origin,
+        actor=row.actor,
+        request_id=row.request_id,
+        priority=row.priority,
+        available_at=row.available_at,
+        expires_at=row.expires_at,
+        refs=decode_refs(row.refs),
+        policy_sha256=row.policy_sha256,
+        generation=row.generation,
+        envelope=row.envelope,
+        summary=row.summary,
     )
 
 

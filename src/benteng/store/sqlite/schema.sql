@@ -13,6 +13,7 @@ create table installation (
   created_at  integer not null,
   environment text not null check (environment in ('dev', 'prod')),
   fence       integer not null,                 -- the last number given out; never restarts, never goes back
+  seq         integer not null,                 -- the last number in line given out; so also when its job is forgotten
   epoch       integer not null,                 -- raised by a restore
   now         integer not null,                 -- the latest instant that a verb has acted on: the clock never goes back
   audit_key   blob not null check (length(audit_key) = 32)
@@ -184,9 +185,11 @@ create table audit (
   leaf   blob not null,
   salt   blob,
   body   blob,
-  job_id text                                   -- for people; not part of the leaf
+  job    integer,                               -- operation.seq: for people, and not part of the leaf; so also
+  job_id text                                   -- of a job that is known by its id alone
 ) strict;
-create index audit_job on audit (job_id, seq) where job_id is not null;
+create index audit_job on audit (job) where job is not null;
+create index audit_job_id on audit (job_id) where job_id is not null;
 
 create table control (
   scope  text not null check (scope in ('type', 'origin', 'pool')),
@@ -266,7 +269,7 @@ begin
   select raise(abort, 'the installation row is never deleted');
 end;
 create trigger fence_never_goes_back before update on installation
-when new.fence < old.fence or new.id <> old.id or new.environment <> old.environment
+when new.fence < old.fence or new.seq < old.seq or new.id <> old.id or new.environment <> old.environment
 begin
   select raise(abort, 'fence, id and environment of an installation never go back or change');
 end;

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import assert_never
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from benteng import lifecycle
 from benteng.audit import Event
@@ -28,6 +28,7 @@ from benteng.store.sqlite.apart import apart, apart_all
 from benteng.store.sqlite.entrance import Entrance, Refusal
 from benteng.store.sqlite.moves import Completion, Counts, counts_of, with_crash
 from benteng.store.sqlite.policies import policy_of
+from benteng.store.sqlite.rows import Running
 from benteng.store.sqlite.statements import statements
 from benteng.store.sqlite.store import Row, Tx
 from benteng.store.sqlite.text import as_array, bounded
@@ -46,7 +47,7 @@ _STARTED_UNKNOWN = frozenset({Disposition.CRASH, Disposition.INTERRUPT})
 class _End(msgspec.Struct, frozen=True, gc=False):
     """One proven attempt, and how its worker wants it to end."""
 
-    row: Row
+    row: Running
     asked: Settlement
 
     @property
@@ -73,9 +74,9 @@ def _proven(tx: Tx, settlements: Sequence[Settlement], pool: str) -> Iterator[_E
     """Yield the settlements whose attempt is proven with its row; the first that proves an attempt ends it."""
     proofs = [each.proof for each in settlements]
     ids = [proof.job_id if is_proof(proof) else "" for proof in proofs]
-    rows = tx.all(_SETTLE["running"], {"ids": as_array(ids), "pool": pool})
-    first = {row["seq"]: row for row in reversed(rows) if _proves(proofs, row)}
-    by_place = {row["place"]: row for row in first.values()}
+    rows = tx.values(Running, _SETTLE["running"], {"ids": as_array(ids), "pool": pool})
+    first = {row.seq: row for row in reversed(rows) if _proves(proofs[row.place], row)}
+    by_place = {row.place: row for row in first.values()}
     for place, asked in enumerate(settlements):
         if place in by_place:
             yield _End(by_place[place], asked)
@@ -83,30 +84,28 @@ def _proven(tx: Tx, settlements: Sequence[Settlement], pool: str) -> Iterator[_E
             _record_stale(tx, asked)
 
 
-def _proves(proofs: Sequence[LeaseProof], row: Row) -> bool:
-    place: int = row["place"]
-    proof = proofs[place]
-    return (proof.fence, proof.token) == (row["fence"], row["token"])
+def _proves(proof: LeaseProof, row: Running) -> bool:
+    return (proof.fence, proof.token) == (row.fence, row.token)
 
 
 def _alone(tx: Tx, end: _End) -> list[Settled]:
-    answer, _ = apart(tx, lambda: _ended(tx, end), job_id=end.row["id"], type_name=end.row["type"])
+    answer, _ = apart(tx, lambda: _ended(tx, end), job_id=end.row.id, type_name=end.row.type)
     return [] if answer is None else [answer]
 
 
 def _ended(tx: Tx, end: _End) -> Settled:
-    state, reason = _end(tx, end.row, end.asked, policy_of(tx, end.row["type"]))
-    return Settled(end.row["id"], state, reason)
+    state, reason = _end(tx, end, policy_of(tx, end.row.type))
+    return Settled(end.row.id, state, reason)
 
 
 def _complete(tx: Tx, ends: Sequence[_End]) -> list[Settled]:
     """Complete attempts together: nothing follows from one of them for another."""
     state = moves.complete(tx, [_completion(tx, end) for end in ends])
-    return [Settled(end.row["id"], state) for end in ends]
+    return [Settled(end.row.id, state) for end in ends]
 
 
 def _completion(tx: Tx, end: _End) -> Completion:
-    bytes_max, result_until, keep_until = _retention(tx, end.row["type"])
+    bytes_max, result_until, keep_until = _retention(tx, end.row.type)
     result = end.asked.result
     kept = result if len(result) <= bytes_max else RESULT_TOO_LARGE
     return Completion(end.row, kept, result_until, keep_until, used=_used(end.asked))
@@ -128,8 +127,9 @@ def _retention(tx: Tx, type_name: str) -> tuple[int, Instant, Instant | None]:
 
 def is_proof(proof: LeaseProof) -> bool:
     """Return whether the values of a proof can be asked for at all; forged ones of any shape prove nothing."""
-    texts = (proof.job_id, proof.token)
-    return all(text.isascii() and len(text) <= PROOF_CHARS_MAX for text in texts) and 0 < proof.fence < FENCE_MAX
+    job_id, token = proof.job_id, proof.token
+    is_short = len(job_id) <= PROOF_CHARS_MAX and len(token) <= PROOF_CHARS_MAX
+    return is_short and job_id.isascii() and token.isascii() and 0 < proof.fence < FENCE_MAX
 
 
 PROOF_CHARS_MAX = 64
@@ -146,7 +146,8 @@ def clamped(seconds: float, low: float, high: float) -> float:
 Ending = tuple[State, QuarantineReason | None]
 
 
-def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
+def _end(tx: Tx, end: _End, policy: TypePolicy) -> Ending:
+    row, asked = asdict(end.row), end.asked
     spent = _charged(counts_of(row), asked)
     if asked.disposition in _STARTED_UNKNOWN and policy.effect is Effect.ONCE:
         return _quarantined(tx, row, QuarantineReason.UNCERTAIN, asked, spent)
@@ -155,7 +156,7 @@ def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
     limits = policy.limits
     match asked.disposition:
         case Disposition.COMPLETE:
-            return _completed(tx, row, asked, policy)
+            return _completed(tx, end, policy)
         case Disposition.RETRY:
             return _retried(tx, row, asked, limits)
         case Disposition.CRASH:
@@ -172,12 +173,12 @@ def _end(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
             assert_never(asked.disposition)
 
 
-def _completed(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Ending:
-    state = moves.complete(tx, [_completion(tx, _End(row, asked))])
+def _completed(tx: Tx, end: _End, policy: TypePolicy) -> Ending:
+    state = moves.complete(tx, [_completion(tx, end)])
     listed: list[Entrance] = []
-    for position, successor in enumerate(asked.successors):
-        entrance = Entrance(successor, origin=row["origin"], parent=row["id"])
-        refusal = _no_successor(row, entrance, policy, position)
+    for position, successor in enumerate(end.asked.successors):
+        entrance = Entrance(successor, origin=end.row.origin, parent=end.row.id)
+        refusal = _no_successor(end.row, entrance, policy, position)
         if refusal:
             admission.refuse(tx, entrance, refusal)
         else:
@@ -186,7 +187,7 @@ def _completed(tx: Tx, row: Row, asked: Settlement, policy: TypePolicy) -> Endin
     return state, None
 
 
-def _no_successor(row: Row, entrance: Entrance, policy: TypePolicy, position: int) -> Refusal | None:
+def _no_successor(row: Running, entrance: Entrance, policy: TypePolicy, position: int) -> Refusal | None:
     """Return why a finished job may not add this one: its type, tier, actor, or one too many."""
     job = entrance.job
     if position >= SUCCESSORS_MAX:
@@ -195,7 +196,7 @@ def _no_successor(row: Row, entrance: Entrance, policy: TypePolicy, position: in
         return Refusal("S-successor", "the parent's policy does not list this type", suspicious=True)
     if job.tier.rank > policy.tier.rank:
         return Refusal("S-successor", "the tier is above the parent's", suspicious=True)
-    if job.actor != row["actor"]:
+    if job.actor != row.actor:
         return Refusal("S-successor", "the actor is not the parent's", suspicious=True)
     return None
 

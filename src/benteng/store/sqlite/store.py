@@ -12,14 +12,13 @@ import sqlite3
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from benteng.audit import AuditRecord, Event
 from benteng.clock import SECOND, Instant, microseconds
 from benteng.errors import StoreDamaged, StoreError, StoreUnavailable
-from benteng.lifecycle import State
 from benteng.store.durability import Durability
 from benteng.store.records import Facet
 from benteng.store.sqlite import audit, faults, file, hints
@@ -29,6 +28,9 @@ from benteng.store.sqlite.statements import statements
 
 Row = dict[str, Any]
 """One row of a statement, by column. What sqlite3 has for it looks for a name in all of them, column by column."""
+
+Value = TypeVar("Value")
+_Fetched = tuple[sqlite3.Cursor, list[tuple[Any, ...]]]
 
 INSTANT_MAX: Instant = 1 << 56
 """The year 4253: an instant beyond it is a mistake, and sums with it would leave 64 bits."""
@@ -46,8 +48,9 @@ class Tx:
     def __init__(self, connection: sqlite3.Connection, ledger: Ledger, row: Row, facts: Known) -> None:
         self._connection = connection
         self._known_now: Instant = row["now"]
-        self._records: list[AuditRecord] = []
+        self._entries: list[audit.Entry] = []
         self._fence: int = row["fence"]
+        self._seq: int = row["seq"]
         self.now: Instant = max(ledger.place.clock(), row["now"])
         self.environment: str = row["environment"]
         self.audit_key: bytes = row["audit_key"]
@@ -70,9 +73,24 @@ class Tx:
         self._fence += 1
         return self._fence
 
+    @property
+    def seq(self) -> int:
+        """The last number in line that was given out."""
+        return self._seq
+
+    def draw_seq(self) -> int:
+        """Return the next number in line of the installation: no two jobs ever have one, also when one is forgotten."""
+        self._seq += 1
+        return self._seq
+
     def all(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Return all rows of a statement that only reads."""
-        return _read(self._connection, sql, parameters or {})
+        return _named(_fetched(self._connection, sql, parameters or {}))
+
+    def values(self, kind: Callable[..., Value], sql: str, parameters: Mapping[str, Any]) -> list[Value]:
+        """Return all rows of a statement that only reads, each as a value of a kind whose fields are its columns."""
+        _, rows = _fetched(self._connection, sql, parameters)
+        return [kind(*row) for row in rows]
 
     def one(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Row | None:
         """Return the first row of a statement that only reads, or None."""
@@ -81,7 +99,7 @@ class Tx:
 
     def changed(self, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
         """Execute a statement that changes rows, and return what it gives back of them."""
-        return _read_any_text(self._connection, sql, parameters)
+        return _named(_fetched_any_text(self._connection, sql, parameters))
 
     def run(self, sql: str, parameters: Mapping[str, Any]) -> int:
         """Execute a statement and return how many rows it changed."""
@@ -91,16 +109,24 @@ class Tx:
         """Execute a statement once for each set of parameters and return how many rows that changed."""
         return self._connection.executemany(sql, parameters).rowcount
 
-    def note(self, event: Event, row: Row | None = None, **said: Any) -> None:
-        """Say to the audit what happened; `row` is the job's row as it was found."""
-        fields: dict[str, Any] = audit.of_row(row, self.audit_key) if row is not None else {}
-        fields |= {"login": self.origin} | said
-        self._records.append(AuditRecord(at_us=self.now, event=event, **fields))
+    def note(self, event: Event, row: Row, **said: Any) -> None:
+        """Say to the audit what happened to a job; `row` is the job's row as it was found."""
+        job = audit.subject_of(row)
+        self.note_of(event, job, tuple(said.items()), attempt=job.attempts, fence=job.fence)
+
+    def note_of(self, event: Event, job: audit.Subject, said: audit.Said, *, attempt: int, fence: int) -> None:
+        """Say to the audit what happened to a job, which is known by more than a row."""
+        kind = audit.kind_of(event, self.origin, job.type, job.policy_sha256, job.origin, job.actor, said)
+        self._entries.append(audit.entry_about(kind, job, self.audit_key, at_us=self.now, attempt=attempt, fence=fence))
+
+    def say(self, event: Event, **said: Any) -> None:
+        """Say to the audit what happened to no job of the ledger, or to one that is only known by its id."""
+        self._entries.append(audit.entry_of(AuditRecord(at_us=self.now, event=event, login=self.origin, **said)))
 
     @contextmanager
     def savepoint(self) -> Generator[None]:
         """Undo what happens inside, and what it said to the audit, when it raises."""
-        said = len(self._records)
+        said = len(self._entries)
         self._connection.execute("savepoint inner_part")
         try:
             yield
@@ -109,7 +135,7 @@ class Tx:
                 raise
             self._connection.execute("rollback to inner_part")
             self._connection.execute("release inner_part")
-            del self._records[said:]
+            del self._entries[said:]
             self.memo.clear()
             self.facts.clear()
             raise
@@ -122,11 +148,11 @@ class Tx:
 
     def finish(self, changes_before: int) -> set[str]:
         """Append the records, write clock and fence down if the verb has changed anything; return who is to be told."""
-        if self._records:
-            self.many(_AUDIT["append"], audit.parameters(self._records))
+        if self._entries:
+            self.many(_AUDIT["append"], audit.parameters(self._entries))
         if self._connection.total_changes != changes_before:
-            self.run(_INSTALLATION["finish"], {"now": self.now, "fence": self._fence})
-        made = Counter(record.type for record in self._records if record.state_to == State.READY)
+            self.run(_INSTALLATION["finish"], {"now": self.now, "fence": self._fence, "seq": self._seq})
+        made = Counter([entry.ready for entry in self._entries if entry.ready])
         quiet = (self.one(_HINT["quiet"], {"type": name, "made": count}) for name, count in made.items())
         return {row["pool"] for row in quiet if row is not None}
 
@@ -283,7 +309,7 @@ def _begin(connection: sqlite3.Connection, begin: str) -> Row:
     def ask() -> Row | None:
         connection.execute(begin)
         try:
-            return next(iter(_read(connection, _INSTALLATION["begin"], {})), None)
+            return next(iter(_named(_fetched(connection, _INSTALLATION["begin"], {}))), None)
         except sqlite3.Error:
             if connection.in_transaction:
                 connection.execute("rollback")
@@ -295,26 +321,28 @@ def _begin(connection: sqlite3.Connection, begin: str) -> Row:
     return row
 
 
-def _read(connection: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of a statement that only reads. Asks again when a text in them is not UTF-8: that is rare."""
+def _fetched(connection: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> _Fetched:
+    """Return the rows of a statement that only reads. Asks again when a text in them is no UTF-8, which is rare."""
     try:
-        return _rows(connection.execute(sql, parameters))
+        cursor = connection.execute(sql, parameters)
+        return cursor, cursor.fetchall()
     except sqlite3.OperationalError as error:
         if faults.code(error):
             raise
-    return _read_any_text(connection, sql, parameters)
+    return _fetched_any_text(connection, sql, parameters)
 
 
-def _read_any_text(connection: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
+def _fetched_any_text(connection: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> _Fetched:
     connection.text_factory = any_text
     try:
-        return _rows(connection.execute(sql, parameters))
+        cursor = connection.execute(sql, parameters)
+        return cursor, cursor.fetchall()
     finally:
         connection.text_factory = str
 
 
-def _rows(cursor: sqlite3.Cursor) -> list[Row]:
-    rows = cursor.fetchall()
+def _named(fetched: _Fetched) -> list[Row]:
+    cursor, rows = fetched
     names = [column[0] for column in cursor.description] if rows else []
     return [dict(zip(names, row, strict=True)) for row in rows]
 

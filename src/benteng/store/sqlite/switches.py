@@ -49,7 +49,7 @@ def _write(tx: Tx, asked: Control, event: Event) -> None:
     row = {"scope": str(asked.scope), "name": name, "mode": str(asked.mode), "reason": reason, "now": tx.now}
     tx.run(_CONTROL["write"], row)
     tx.memo.clear()
-    tx.note(event, reason=reason, detail=f"{asked.scope} {name}: {was} -> {asked.mode}")
+    tx.say(event, reason=reason, detail=f"{asked.scope} {name}: {was} -> {asked.mode}")
 
 
 def _covers_high(tx: Tx, asked: Control) -> bool:

@@ -83,7 +83,7 @@ def show(tx: Tx, job_id: str) -> JobView | None:
         control=_closed(over),
         worker_seen_at=_number(tx.one(_SHOW["worker_seen"], {"pool": pool}), "seen_at"),
         ahead=_ahead(tx, active, pool),
-        audit=_audit(tx, operation["job_id"]),
+        audit=_audit(tx, operation),
     )
 
 
@@ -187,8 +187,9 @@ def _ahead(tx: Tx, active: Row | None, pool: str) -> int:
     return _number(tx.one(_SHOW["ahead"], asked | {"pool": pool}), "jobs")
 
 
-def _audit(tx: Tx, job_id: str) -> tuple[AuditRow, ...]:
-    rows = tx.all(_AUDIT["of_job"], {"job_id": job_id, "limit": AUDIT_MAX})
+def _audit(tx: Tx, operation: Row) -> tuple[AuditRow, ...]:
+    asked = {"seq": operation["seq"], "job_id": operation["job_id"], "limit": AUDIT_MAX}
+    rows = tx.all(_AUDIT["of_job"], asked)
     return tuple(AuditRow(row["seq"], row["leaf"], row["salt"], row["body"]) for row in reversed(rows))
 
 

@@ -51,10 +51,9 @@ values (:key, :seq)
 on conflict do nothing;
 
 -- name: span
--- The last number in line, an upper bound of the number of active jobs without counting them (both ends of the tables, in a
--- select each), and what is known of the origin.
-select coalesce((select max(seq) from operation), 0) as last,
-       coalesce((select max(seq) from job) - (select min(seq) from job) + 1, 0) as span,
+-- An upper bound of the number of active jobs without counting them (both ends of the table, in a select each), and what
+-- is known of the origin.
+select coalesce((select max(seq) from job) - (select min(seq) from job) + 1, 0) as span,
        coalesce(d.jobs_max, :default) as jobs_max, d.jobs, d.seq, d.counted_at
 from (select 1)
 left join depth d on d.origin = :origin;

@@ -5,8 +5,8 @@
 
 -- name: append
 -- Parameters by place: what runs for each record is bound sooner so.
-insert into audit (leaf, salt, body, job_id)
-values (?, ?, ?, ?);
+insert into audit (leaf, salt, body, job, job_id)
+values (?, ?, ?, ?, ?);
 
 -- name: page
 select seq, leaf, salt, body
@@ -16,6 +16,11 @@ order by seq
 limit :limit;
 
 -- name: of_job
+-- By its number, which no other job ever has, and those that were written without it.
+select seq, leaf, salt, body
+from audit
+where job = :seq
+union all
 select seq, leaf, salt, body
 from audit
 where job_id = :job_id

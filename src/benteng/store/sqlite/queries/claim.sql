@@ -16,20 +16,22 @@ order by priority, due_at, seq
 limit :limit;
 
 -- name: load
-select j.seq, j.id, j.state, j.type, j.tier, j.priority, j.due_at, j.available_at, j.expires_at, j.attempts, j.crashes,
-       j.handbacks, j.snoozes, j.starts, j.generation, j.fence, j.waits_for, j.alone, j.origin, j.actor, j.request_id,
-       j.payload, j.payload_sha256, j.operation_key, j.envelope, j.policy_sha256, j.refs, j.summary
+-- The columns are the fields of rows.Ready.
+select j.seq, j.id, j.type, j.policy_sha256, j.origin, j.actor, j.request_id, j.operation_key, j.payload_sha256, j.summary,
+       j.attempts, j.fence, j.state, j.tier, j.priority, j.due_at, j.available_at, j.expires_at, j.crashes, j.handbacks,
+       j.snoozes, j.starts, j.generation, j.waits_for, j.alone, j.payload, j.envelope, j.refs
 from json_each(:seqs) s
 cross join job j on j.seq = s.value
 where j.state = 'ready';
 
 -- name: start
--- starts: (seq, fence, token, lease_until) of each.
+-- Of the job at each place in seqs the fence is so much above the first, and the token so far in tokens: of arrays in an
+-- array each would be written out and parsed again, once for each of its parts.
 update job
-set state = 'running', attempts = attempts + 1, starts = starts + 1, fence = json_extract(s.value, '$[1]'),
-    token = json_extract(s.value, '$[2]'), lease_until = json_extract(s.value, '$[3]'), pool = :pool, worker = :worker,
-    waits_for = null, woken_at = null, progress = ''
-from json_each(:starts) s
-where job.seq = json_extract(s.value, '$[0]')
+set state = 'running', attempts = attempts + 1, starts = starts + 1, fence = :fence + s.key,
+    token = substr(:tokens, 1 + :token_chars * s.key, :token_chars), lease_until = :lease_until, pool = :pool,
+    worker = :worker, waits_for = null, woken_at = null, progress = ''
+from json_each(:seqs) s
+where job.seq = s.value
   and job.state = 'ready'
-  and job.fence < json_extract(s.value, '$[1]');
+  and job.fence < :fence + s.key;

@@ -4,12 +4,12 @@
 -- Locks     `begin` and `finish` run inside the verb's transaction. `create` and the dev defaults run once.
 
 -- name: begin
-select id, environment, fence, epoch, now, audit_key
+select id, environment, fence, seq, epoch, now, audit_key
 from installation;
 
 -- name: finish
 update installation
-set now = :now, fence = :fence
+set now = :now, fence = :fence, seq = :seq
 where one = 1;
 
 -- name: environment
@@ -17,8 +17,8 @@ select environment
 from installation;
 
 -- name: create
-insert into installation (one, id, created_at, environment, fence, epoch, now, audit_key)
-values (1, :id, :now, :environment, 0, 1, :now, :audit_key);
+insert into installation (one, id, created_at, environment, fence, seq, epoch, now, audit_key)
+values (1, :id, :now, :environment, 0, 0, 1, :now, :audit_key);
 
 -- name: dev_speaks
 insert into speaks (origin, actor, type)

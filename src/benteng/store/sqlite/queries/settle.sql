@@ -5,10 +5,12 @@
 -- Locks     inside the verb's immediate transaction. What follows is in leave.sql and resource.sql.
 
 -- name: running
--- ids: of each attempt. One array of texts: of arrays in an array each would be written out and parsed again.
-select p.key as place, j.token, j.seq, j.id, j.state, j.type, j.due_at, j.attempts, j.crashes, j.handbacks, j.snoozes, j.starts, j.fence,
-       j.worker, j.waits_for, j.cancel_asked, j.alone, j.origin, j.actor, j.request_id, j.payload_sha256,
-       j.operation_key, j.policy_sha256, j.summary
+-- ids: of each attempt. One array of texts: of arrays in an array each would be written out and parsed again. The columns
+-- are the fields of rows.Running.
+select j.seq, j.id, j.type, j.policy_sha256, j.origin, j.actor, j.request_id, j.operation_key, j.payload_sha256, j.summary,
+       j.attempts, j.fence, j.state, j.token, j.due_at, j.crashes, j.handbacks, j.snoozes, j.starts, j.worker,
+       j.waits_for, j.cancel_asked, j.alone, p.key as place,
+       exists (select 1 from resource where holder = j.id) as holds
 from json_each(:ids) p
 cross join job j on j.id = p.value
 where j.state = 'running'
