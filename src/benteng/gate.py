@@ -195,8 +195,10 @@ class Gate:
 
     def _admit_in_parts(self, specs: Sequence[JobSpec], wanted: Durability, answers: list[Receipt | Refused]) -> None:
         parts = self._parts(specs, wanted)
-        before = self._make(_Read(), wanted)
-        while True:
+        before = next(parts, None)
+        if before is not None:
+            before.asked.begin()
+        while before is not None:
             try:
                 part = next(parts, None)
             finally:  # whatever happens meanwhile, nobody leaves without knowing what became of those before
@@ -204,8 +206,6 @@ class Gate:
             if part is not None:
                 part.asked.begin()
             answers += before.answers()
-            if part is None:
-                return
             before = part
 
     def _parts(self, specs: Sequence[JobSpec], wanted: Durability) -> Iterator[_Part]:

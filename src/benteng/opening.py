@@ -30,6 +30,7 @@ def open_gate(registry: Registry, dsn: str, directory: Path | None, *, say: Say)
     config = load(directory, dsn=dsn)
     policies = settle_policies(config, registry.policies(), say)
     producer = open_producer(dsn_of(config, Facet.PRODUCER), environment=config.environment.value)
+    producer.admitting(()).begin()  # nobody waits: what a ledger makes ready for the first job, it makes meanwhile
     return Gate(producer, registry, policies, signer(config.keys), config.durability)
 
 

@@ -118,7 +118,10 @@ class StepwiseProducer(Producer, Protocol):
     """A producer whose `admit` may be gone through step by step too: no verb more, and no right."""
 
     def admitting(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> Admitting:
-        """As `admit`, step by step, for a caller who has something else to do while the ledger works."""
+        """As `admit`, step by step, for a caller who has something else to do while the ledger works.
+
+        Begun with nothing at all it lets nothing in, and the ledger makes ready for the next one.
+        """
         ...
 
 

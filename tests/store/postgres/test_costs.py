@@ -9,8 +9,11 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from benteng.opening import open_gate
+from benteng.store.records import WorkerFacts
+from benteng.task import Registry
 from benteng.testing.bench import Bench, settlement
-from benteng.testing.ledger import ACCEPTS, HIGH, LOW, MEDIUM
+from benteng.testing.ledger import ACCEPTS, HIGH, LOW, MEDIUM, POOL
 
 TYPES = {"low": LOW, "medium": MEDIUM, "high": HIGH}
 COSTS = {
@@ -34,6 +37,11 @@ LOOKS = "select idx_scan from pg_stat_user_indexes where indexrelname = 'job_rea
 CALLED = """
   select funcname, calls from pg_stat_user_functions
   where funcname in ('quiet', 'ring', 'refuse', 'judge', 'speech')
+  order by funcname
+"""
+RAN = """
+  select funcname, calls from pg_stat_user_functions
+  where funcname in ('enter', 'complete_jobs', 'end_each')
   order by funcname
 """
 
@@ -94,6 +102,30 @@ def test_an_admission_pays_for_nothing_that_it_does_not_need(ledger, owner):
     calls = owner.execute(CALLED).fetchall()
 
     assert [("quiet", 3), ("ring", 1)] == calls
+
+
+def test_an_open_gate_knows_its_plans(ledger, owner, tmp_path):
+    """What admits has run once, on nothing, before there is a job."""
+    owner.execute(TRACK.format(ledger.site.database).encode())
+    config = tmp_path / "benteng.toml"
+    config.write_text(f'environment = "dev"\n[dsn]\nproducer = "{ledger.site.dsn("t_producer")}"\n')
+    config.chmod(0o600)
+    gate = open_gate(Registry(), "", tmp_path, say=str)
+    gate.producer.close()
+    owner.execute(END_ALL)
+
+    assert [("enter", 1)] == owner.execute(RAN).fetchall()
+
+
+def test_a_registered_worker_knows_the_plans_of_its_settlements(ledger, owner):
+    """What ends attempts has run once, on nothing, before there is one."""
+    owner.execute(TRACK.format(ledger.site.database).encode())
+    consumer = ledger.consumer()
+    consumer.register(WorkerFacts("w", POOL, "host", "boot", 1, "0.1", {}))
+    ledger.close()
+    owner.execute(END_ALL)
+
+    assert [("complete_jobs", 1), ("end_each", 1)] == owner.execute(RAN).fetchall()
 
 
 def test_a_claim_of_all_that_is_ready_looks_once(ledger, owner):

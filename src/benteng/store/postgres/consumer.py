@@ -75,7 +75,12 @@ class PostgresConsumer(Ledger):
         )
         more = (facts.version, types, facts.isolation, *refused)
         found = self.call("register", *map(TEXT, texts), INT8(facts.pid), *map(TEXT, more), repeatable=refusal is None)
+        self._make_ready()
         return Registration({row["name"]: row["sha256"] for row in found if row["name"]}, found[0]["now"])
+
+    def _make_ready(self) -> None:
+        """Have the server plan what settlements need, while none is waited for: it settles nothing."""
+        self.begin(Call("settle", (*self._ended(()), BOOL(False), *wire.used(()), *wire.NOT_PLAIN), make=tuple))
 
     def claim(self, n: int, accepts: Sequence[str]) -> list[Grant]:
         """See Consumer.claim. Never repeated: leases of a claim whose answer was lost simply end."""

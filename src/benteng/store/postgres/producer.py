@@ -30,6 +30,8 @@ class PostgresProducer(Ledger):
 
     def admit(self, admissions: Sequence[Admission], refusals: Sequence[Refusal] = ()) -> list[Receipt]:
         """See Producer.admit."""
+        if not (admissions or refusals):
+            return []
         asked = self.admitting(admissions, refusals)
         asked.begin()
         asked.wait()
@@ -39,15 +41,11 @@ class PostgresProducer(Ledger):
         """See StepwiseProducer.admitting. Repeated after a lost answer: what is there then, the first try let in."""
         within_batch(admissions)
         within_batch(refusals)
-        return PostgresAdmitting(
-            self, admissions, self._admission(admissions, refusals) if admissions or refusals else None
-        )
-
-    def _admission(self, admissions: Sequence[Admission], refusals: Sequence[Refusal]) -> Call:
         jobs = self._types.many(ENTRANCE, map(wire.admission, admissions))
         refused = self._types.many(REFUSAL, map(wire.refusal, refusals))
         wanted = max((each.durability for each in admissions), default=Durability.D0)
-        return Call("admit", (jobs, refused), repeatable=True, durability=wanted)
+        call = Call("admit", (jobs, refused), repeatable=bool(admissions or refusals), durability=wanted)
+        return PostgresAdmitting(self, admissions, call)
 
     def status(self, job_ids: Sequence[str]) -> list[Status]:
         """See Producer.status."""
@@ -62,9 +60,9 @@ class PostgresProducer(Ledger):
 
 
 class PostgresAdmitting:
-    """See store.contract.Admitting. Nothing to admit is no call."""
+    """See store.contract.Admitting."""
 
-    def __init__(self, ledger: Ledger, admissions: Sequence[Admission], call: Call | None) -> None:
+    def __init__(self, ledger: Ledger, admissions: Sequence[Admission], call: Call) -> None:
         self._ledger = ledger
         self._admissions = admissions
         self._call = call
@@ -72,13 +70,11 @@ class PostgresAdmitting:
 
     def begin(self) -> None:
         """See Admitting.begin."""
-        if self._call is not None:
-            self._ledger.begin(self._call)
+        self._ledger.begin(self._call)
 
     def wait(self) -> None:
         """See Admitting.wait."""
-        if self._call is not None:
-            self._rows = self._ledger.end(self._call)
+        self._rows = self._ledger.end(self._call)
 
     def receipts(self) -> list[Receipt]:
         """See Admitting.receipts."""

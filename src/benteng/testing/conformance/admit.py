@@ -50,6 +50,16 @@ class AdmitPromises(Promises):
             record[name] for name in ("origin", "actor", "request_id", "type")
         )
 
+    def test_nothing_lets_nothing_in(self, bench: Bench) -> None:
+        """Begun with nothing, and never waited for: there is no trace of it, and the next one finds its way."""
+        before = len(bench.audit())
+        bench.producer.admitting(()).begin()
+
+        job = bench.admitted()
+
+        assert ["admitted"] == bench.events(job.id)
+        assert before + 1 == len(bench.audit())
+
     def test_batch_is_answered_in_order(self, bench: Bench) -> None:
         """One receipt for each admission, in the order asked."""
         jobs = [bench.job() for _ in range(20)]

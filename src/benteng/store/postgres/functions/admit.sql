@@ -1,6 +1,7 @@
 -- admit: let judged jobs in, and record what the gate refused.
 --
 -- Promise   see enter.sql. The origin is the authenticated login, never what a job says. One receipt a job, in order.
+-- Nothing   of a call with nothing in it all runs, on nothing: the plans stay with the session, and the first job finds them.
 -- Locks     control in row share mode: a switch that was committed before this verb began is seen. Then as enter.sql.
 create or replace function benteng_v1.admit(p_jobs benteng_v1.entrance[], p_refusals benteng_v1.refusal[])
 returns table (ord integer, disposal text, job_id uuid, state text, rule text, reason text, result bytea)
@@ -20,7 +21,7 @@ begin
   end if;
   lock table benteng.control in row share mode;
   v_now := benteng.now();
-  if cardinality(p_jobs) > 0 then
+  if cardinality(p_jobs) > 0 or cardinality(p_refusals) = 0 then
     return query
     select e.*
     from benteng.enter(p_jobs, array[v_me.name], null, v_now) e;

@@ -8,6 +8,7 @@
 --           p_refused: what each attempt did with the network, for its record; text of a worker cannot pass for it.
 -- Plain     p_ids to p_results, and then no p_settlements: attempts that complete, without resources as far as the worker knows.
 --           They are not looked at before they are ended. What it was wrong about goes the way of all others.
+-- Nothing   of a call with nothing in it all runs, on nothing: the plans stay with the session (as in admit.sql).
 -- Locks     control in row share mode when there are successors; jobs by id, resources by key, operations; then what enter
 --           inserts; tallies.
 -- Order     1 jobs  2 resources  3 decide and move (sees the latest of both)  4 successors  5 wake, in a later snapshot  6 tallies
@@ -50,6 +51,9 @@ begin
     raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
   end if;
   if p_ids = '{}' then
+    if p_settlements = '{}' then
+      perform benteng.complete_jobs(p_me, '{}', '{}', '{}', '{}', null, false);
+    end if;
     return query select e.* from benteng.end_each(p_me, p_settlements, p_successors, p_again, p_connects, p_refused) e;
     return;
   end if;
