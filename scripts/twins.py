@@ -630,8 +630,8 @@ TWINS = (
     twin(
         "one-commit-for-all",
         "benteng/gate.py",
-        "range(0, len(specs), PART_MAX)",
-        "range(1)",
+        "range(first, len(specs), PART_MAX)",
+        "range(0)",
         "beyond_one_commit",
         "tests/test_aio.py",
     ),

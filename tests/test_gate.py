@@ -19,7 +19,7 @@ from benteng.contract import Artifact, Contract, Slug, Target
 from benteng.envelope import TREE_JOBS_MAX, open_envelope
 from benteng.errors import Busy, Conflict, KeyringError, PolicyError, QueueFull, Refused, StoreUnavailable
 from benteng.evidence import ArtifactFact, ArtifactState, Control, ControlMode, ControlScope
-from benteng.gate import PART_MAX, JobSpec
+from benteng.gate import FIRST_MAX, PART_MAX, JobSpec
 from benteng.lifecycle import State
 from benteng.policy import Effect, Tier
 from benteng.store.open import open_auditor, open_operator
@@ -237,7 +237,8 @@ def test_jobs_of_one_call_share_their_signatures(app, scan, operator, tmp_path):
     claims = [open_envelope(job.envelope, trust, now_us=system_clock(), skew_us=0) for job in jobs]
 
     assert [job.id for job in jobs] == [each.job_id for each in claims]
-    assert -(-PART_MAX // TREE_JOBS_MAX) + 1 == len({job.envelope[11:75] for job in jobs})
+    trees = [-(-part // TREE_JOBS_MAX) for part in (FIRST_MAX, PART_MAX + 1 - FIRST_MAX)]
+    assert sum(trees) == len({job.envelope[11:75] for job in jobs})
 
 
 def test_what_cannot_be_signed_is_refused_alone(app, scan, operator, dsn):
@@ -320,10 +321,10 @@ def test_a_list_stops_at_the_commit_that_fails(app, operator):
         gate.enqueue_many(greetings(3 * PART_MAX))
 
     counted = operator.health().counts
-    assert [f"the first {PART_MAX} of {3 * PART_MAX} jobs were answered, those of this commit were not"] == (
+    assert [f"the first {FIRST_MAX} of {3 * PART_MAX} jobs were answered, those of this commit were not"] == (
         caught.value.__notes__
     )
-    assert PART_MAX == counted["ready"], counted
+    assert FIRST_MAX == counted["ready"], counted
 
 
 class Told:
@@ -356,12 +357,12 @@ def test_evidence_is_asked_before_the_part_before_it_is_begun(app, scan):
 
     assert 2 * PART_MAX + 1 == len(answers)
     assert [
+        ("evidence", FIRST_MAX),
         ("evidence", PART_MAX),
-        ("evidence", PART_MAX),
+        ("admit", FIRST_MAX),
+        ("evidence", 1 + FIRST_MAX),
         ("admit", PART_MAX),
-        ("evidence", 1),
-        ("admit", PART_MAX),
-        ("admit", 1),
+        ("admit", 1 + FIRST_MAX),
     ] == producer.said
 
 
@@ -383,7 +384,7 @@ def test_an_interrupted_list_leaves_nothing_on_the_way(app, operator):
     with pytest.raises(KeyboardInterrupt):
         app.enqueue_many([*greetings(PART_MAX + 1), JobSpec("greet", Interrupting())])
 
-    assert PART_MAX == operator.health().counts["ready"]
+    assert FIRST_MAX == operator.health().counts["ready"]
     assert app.enqueue("greet", {"name": "after"}).state is State.READY
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import compress, groupby
 from typing import TypeVar, assert_never
 
 import msgspec
@@ -50,7 +50,13 @@ from benteng.verdict import Admit, Divert, Hold, Refuse, Verdict
 EVIDENCE_SECONDS_MAX = 10.0
 PART_MAX = 250
 """Jobs by one commit of `enqueue_many`: so many that a commit is shared, so few that the ledger does not wait long for
-the first ones nor the caller for the last ones (measured: 125 and 500 are slower)."""
+the first ones nor the caller for the last ones."""
+
+FIRST_MAX = PART_MAX // 2
+"""Jobs of the first part of several: until it is begun the ledger has nothing to do."""
+
+NOISE = 10
+"""Random bytes in a job's id."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}", re.ASCII)
 """What an actor or a request id looks like; matched in full."""
@@ -101,8 +107,9 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     @property
     def needs_evidence(self) -> bool:
         """LOW jobs save the round trip unless they name artifacts, or have a time that the store's clock must give."""
-        timed = self.delay_seconds > 0 or self.policy.limits.expires_seconds > 0
-        return self.policy.tier is not Tier.LOW or timed or bool(self.job.refs.artifacts)
+        policy = self.policy
+        timed = self.delay_seconds > 0 or policy.limits.expires_seconds > 0
+        return timed or policy.tier is not Tier.LOW or bool(self.job.refs.artifacts)
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
@@ -214,7 +221,7 @@ class Gate:
         Evidence is asked for the next one before this one is begun, for no answer comes while a part is under way; what
         needs none is not even read until then.
         """
-        rest = (specs[start : start + PART_MAX] for start in range(0, len(specs), PART_MAX))
+        rest = _cut(specs)
         read = self._read(next(rest, ()))
         while read.prepared:
             part = self._make(read, wanted)
@@ -225,13 +232,15 @@ class Gate:
                 yield part
                 read = self._read(next(rest, ()))
 
-    def prepare(self, spec: JobSpec) -> Prepared:
+    def prepare(self, spec: JobSpec, noise: bytes = b"") -> Prepared:
         """Read a spec and load the facts that its checks need (I/O only where the type has loaders). Asks no ledger.
+
+        noise  `NOISE` random bytes for the job's id, where they were drawn for many at once
 
         Raises PolicyError when the type cannot be judged at all.
         """
         try:
-            draft = self.draft(spec)
+            draft = self.draft(spec, noise)
         except PolicyError:
             raise
         except RuleError as error:
@@ -257,13 +266,13 @@ class Gate:
         except RuleError as error:
             return Refuse(error.rule, error.reason, error.fix, error.field)
 
-    def draft(self, spec: JobSpec) -> Draft:
-        """Parse a spec into an unsigned, unjudged job. Raises RuleError."""
+    def draft(self, spec: JobSpec, noise: bytes = b"") -> Draft:
+        """Parse a spec into an unsigned, unjudged job. Raises RuleError. noise: see `prepare`."""
         job_type = self.registry.find(spec.type)
         policy = self._policy(job_type)
         parsed = _parse(job_type, spec.payload, policy)
         _check_names(spec)
-        job_id = new_job_id(system_clock(), os.urandom(10))
+        job_id = new_job_id(system_clock(), noise or os.urandom(NOISE))
         job = Job(
             id=job_id,
             type=job_type.name,
@@ -280,7 +289,7 @@ class Gate:
             policy_sha256=policy.sha256,
             summary=msgspec.json.encode(job_type.shape.summary(parsed)).decode(),
         )
-        durability = max(self.durability, _durability(spec))
+        durability = self.durability if spec.durability == Durability.D0 else max(self.durability, _durability(spec))
         return Draft(job, job_type, policy, parsed, spec.delay_seconds, durability)
 
     def judge(self, draft: Draft, facts: Mapping[str, object], evidence: Evidence, door: Door) -> Verdict:
@@ -313,9 +322,10 @@ class Gate:
 
     def _read(self, specs: Sequence[JobSpec]) -> _Read:
         """Read the jobs of one commit, and ask for the evidence that they need."""
-        prepared = [self.prepare(spec) for spec in specs]
-        drafts = [each.draft for each in prepared if each.draft and not each.refused]
-        return _Read(prepared, self._evidence(drafts), any(draft.needs_evidence for draft in drafts))
+        noise = os.urandom(NOISE * len(specs))
+        prepared = [self.prepare(spec, noise[NOISE * n : NOISE * (n + 1)]) for n, spec in enumerate(specs)]
+        evidence = self._evidence([each.draft for each in prepared if each.draft and not each.refused])
+        return _Read(prepared, evidence, any(each is not UNASKED for each in evidence))
 
     def _make(self, read: _Read, wanted: Durability) -> _Part:
         """Judge the jobs of one commit, and make them ready for the ledger."""
@@ -402,9 +412,10 @@ class Gate:
         return {index: _answer(receipt) for index, receipt in zip(admissions, receipts, strict=True)}
 
     def _evidence(self, drafts: Sequence[Draft]) -> list[Evidence]:
-        asked = [draft for draft in drafts if draft.needs_evidence]
-        found = iter(self.producer.evidence([draft.question for draft in asked]) if asked else [])
-        return [next(found) if draft.needs_evidence else UNASKED for draft in drafts]
+        needs = [draft.needs_evidence for draft in drafts]
+        asked = [draft.question for draft in compress(drafts, needs)]
+        found = iter(self.producer.evidence(asked) if asked else ())
+        return [next(found) if needed else UNASKED for needed in needs]
 
     def _key(self, policy: TypePolicy) -> SigningKey | None:
         key = self.signing_key()
@@ -412,6 +423,12 @@ class Gate:
             msg = f"a job of type {policy.name} must be signed and there is no producer key: make one with benteng init"
             raise KeyringError(msg)
         return key
+
+
+def _cut(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
+    first = FIRST_MAX if len(specs) > PART_MAX else PART_MAX
+    yield specs[:first]
+    yield from (specs[start : start + PART_MAX] for start in range(first, len(specs), PART_MAX))
 
 
 def _timed(draft: Draft, now: Instant) -> Job:

@@ -82,7 +82,7 @@ class PydanticCodec:
 
     def plain(self, value: object) -> object:
         """Return the value as plain data, still holding datetimes."""
-        return guarded(lambda: cast("BaseModel", value).model_dump(mode="python", by_alias=True))
+        return guarded(_dump, value)
 
     def accept(self, value: object) -> bytes:
         """Return bytes to parse for a value given in Python: an instance or a mapping.
@@ -90,6 +90,10 @@ class PydanticCodec:
         Raises Malformed: it holds what JSON cannot hold.
         """
         return canonical_json(native(self.plain(value) if isinstance(value, BaseModel) else value))
+
+
+def _dump(value: object) -> object:
+    return cast("BaseModel", value).model_dump(mode="python", by_alias=True)
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -52,15 +52,11 @@ from benteng.policy import Tier
 
 
 class Parsed(msgspec.Struct, frozen=True, gc=False):
-    """A payload that passed: the typed value, and the canonical bytes that are stored, digested and signed."""
+    """A payload that passed: the typed value, the bytes that are stored and signed, and their SHA-256 as hex."""
 
     value: Any  # an instance of the shape's model, which the type checker cannot know here
     canonical: bytes
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the canonical bytes, in hexadecimal."""
-        return hashlib.sha256(self.canonical).hexdigest()
+    digest: str
 
 
 class Codec(Protocol):
@@ -109,7 +105,7 @@ class Shape:
             value = self._typed(canonical)
             if self._codec.encode(value) != canonical:  # a check of the contract's own changes what it is given
                 raise malformed("P-value", "the contract does not read back what it writes")
-        return Parsed(value, canonical)
+        return Parsed(value, canonical, hashlib.sha256(canonical).hexdigest())
 
     def parse_value(self, value: object) -> Parsed:
         """Parse a payload given in Python, an instance of the model or a mapping: written out, then parsed as bytes.

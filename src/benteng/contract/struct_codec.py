@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
@@ -33,20 +34,21 @@ class StructCodec:
     def __init__(self, model: type[msgspec.Struct], *, timeless: bool = False) -> None:
         self.model = model
         self._timeless = timeless
+        self._convert = partial(msgspec.convert, type=model, strict=True, dec_hook=_decode_extra)
 
     def convert(self, tree: object) -> object:
         """Return the typed value. Strict: nothing is coerced, unknown fields are refused.
 
         Raises Malformed: P-unknown, P-missing, P-type, P-value, P-money or P-window.
         """
-        return guarded(lambda: msgspec.convert(tree, self.model, strict=True, dec_hook=_decode_extra))
+        return guarded(self._convert, tree)
 
     def encode(self, value: object) -> bytes:
         """Return the canonical bytes of a typed value.
 
         Raises Malformed: a datetime has no time zone or leaves the calendar (P-timezone).
         """
-        return guarded(lambda: _ENCODER.encode(value)) if self._timeless else canonical_json(self.plain(value))
+        return guarded(_ENCODER.encode, value) if self._timeless else canonical_json(self.plain(value))
 
     def plain(self, value: object) -> object:
         """Return the value as plain data, still holding datetimes."""
@@ -57,7 +59,11 @@ class StructCodec:
 
         Raises Malformed: P-type, P-number, P-integer, P-depth ... as the same payload would in JSON.
         """
-        return self.encode(self.convert(native(value)))
+        return guarded(self._written, value)
+
+    def _written(self, value: object) -> bytes:
+        typed = self._convert(_plain_of(value))
+        return _ENCODER.encode(typed) if self._timeless else canonical_json(self.plain(typed))
 
 
 _NATIVE: Final = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
@@ -68,7 +74,7 @@ def native(value: object) -> object:
 
     Raises Malformed: P-type, P-number or P-depth.
     """
-    return guarded(lambda: _plain_of(value))
+    return guarded(_plain_of, value)
 
 
 def _plain_of(value: object) -> object:
@@ -83,19 +89,24 @@ def canonical_json(plain: object) -> bytes:
 
     Raises Malformed: a datetime has no time zone or leaves the calendar (P-timezone).
     """
-    return guarded(lambda: _ENCODER.encode(_in_utc(plain)))
+    return guarded(_canonical, plain)
+
+
+def _canonical(plain: object) -> bytes:
+    return _ENCODER.encode(_in_utc(plain))
 
 
 T = TypeVar("T")
+Given = TypeVar("Given")
 
 
-def guarded(work: Callable[[], T]) -> T:
+def guarded(work: Callable[[Given], T], given: Given) -> T:
     """Run a conversion; whatever it raises becomes a Malformed that refers to nothing of the payload.
 
     Raises Malformed: the rule that the error stands for; P-value for what a class's own check raised.
     """
     try:
-        return work()
+        return work(given)
     except Malformed:
         raise
     except msgspec.ValidationError as error:

@@ -6,7 +6,6 @@ from benteng.contract import Parsed, Shape
 from benteng.errors import Malformed
 from benteng.evidence import Evidence
 from benteng.guard.case import Case
-from benteng.job import sha256_hex
 from benteng.verdict import ADMIT, Refuse, Verdict
 
 
@@ -21,7 +20,7 @@ def schema(case: Case, evidence: Evidence) -> Verdict:
         again = _read(case, case.shape)
     except Malformed as error:
         return Refuse(error.rule, error.reason, error.fix, error.field)
-    if again.canonical != case.job.payload or sha256_hex(again.canonical) != case.job.payload_sha256:
+    if (again.canonical, again.digest) != (case.job.payload, case.job.payload_sha256):
         return Refuse("G-canonical", "the stored bytes are not canonical", suspicious=True)
     return ADMIT
 

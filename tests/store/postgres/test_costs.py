@@ -110,7 +110,7 @@ def test_an_open_gate_knows_its_plans(ledger, owner, tmp_path):
     config = tmp_path / "benteng.toml"
     config.write_text(f'environment = "dev"\n[dsn]\nproducer = "{ledger.site.dsn("t_producer")}"\n')
     config.chmod(0o600)
-    gate = open_gate(Registry(), "", tmp_path, say=str)
+    gate = open_gate(Registry(), "", tmp_path, say=print)
     gate.producer.close()
     owner.execute(END_ALL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -12,7 +13,6 @@ from benteng.store.contract import BATCH_MAX
 from benteng.store.durability import Durability
 from benteng.store.postgres import rows, wire
 from benteng.store.postgres.connection import Call, Ledger
-from benteng.store.postgres.session import Row
 from benteng.store.postgres.wire import ENTRANCE, QUESTION, REFUSAL, TEXT
 from benteng.store.records import Admission, Cancelled, Disposal, Facet, Question, Receipt, Refusal, Status
 
@@ -44,7 +44,7 @@ class PostgresProducer(Ledger):
         jobs = self._types.many(ENTRANCE, map(wire.admission, admissions))
         refused = self._types.many(REFUSAL, map(wire.refusal, refusals))
         wanted = max((each.durability for each in admissions), default=Durability.D0)
-        call = Call("admit", (jobs, refused), repeatable=bool(admissions or refusals), durability=wanted)
+        call = Call("admit", (jobs, refused), bool(admissions or refusals), durability=wanted, make=tuple)
         return PostgresAdmitting(self, admissions, call)
 
     def status(self, job_ids: Sequence[str]) -> list[Status]:
@@ -66,7 +66,7 @@ class PostgresAdmitting:
         self._ledger = ledger
         self._admissions = admissions
         self._call = call
-        self._rows: list[Row] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def begin(self) -> None:
         """See Admitting.begin."""
@@ -78,7 +78,7 @@ class PostgresAdmitting:
 
     def receipts(self) -> list[Receipt]:
         """See Admitting.receipts."""
-        return [_own(rows.receipt(row), given) for row, given in zip(self._rows, self._admissions, strict=True)]
+        return [_own(rows.receipt(*row[1:]), given) for row, given in zip(self._rows, self._admissions, strict=True)]
 
 
 def within_batch(items: Sequence[object]) -> None:

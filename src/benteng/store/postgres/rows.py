@@ -84,16 +84,11 @@ class Started(NamedTuple):
     facts: str | None
 
 
-def receipt(row: Row) -> Receipt:
-    """Return the answer to one admission."""
-    return Receipt(
-        Disposal(row["disposal"]),
-        _id(row["job_id"]),
-        row["state"] and State(row["state"]),
-        row["rule"] or "",
-        row["reason"] or "",
-        row["result"],
-    )
+def receipt(
+    disposal: str, job_id: str | None, state: str | None, rule: str | None, reason: str | None, result: bytes | None
+) -> Receipt:
+    """Return the answer to one admission: the columns of `admit`, in order, but for the first."""
+    return Receipt(Disposal(disposal), _id(job_id), State(state) if state else None, rule or "", reason or "", result)
 
 
 def status(row: Row) -> Status:
