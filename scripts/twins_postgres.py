@@ -44,7 +44,7 @@ TWINS = (
         "counts_of_an_attempt",
     ),
     twin("counts-of-the-done-not-said", "complete.sql", (("coalesce(g.used, '')", "''"),), "with_the_network"),
-    twin("counts-not-said", "move_jobs.sql", (("(p_moves, p_now, p_used);", "(p_moves, p_now);"),), "with_the_network"),
+    twin("counts-not-said", "move_jobs.sql", (("p_here, p_used);", "p_here);"),), "with_the_network"),
     twin("fence-not-compared", "settle.sql", (("      and j.fence = a.fence\n", ""),), "forged or mixed"),
     twin("token-not-compared", "settle.sql", (("      and j.token = a.token\n", ""),), "forged or old_fence"),
     twin("plain-fence-not-compared", "complete.sql", (("      and j.fence = a.fence\n", ""),), "forged or old_fence"),
@@ -130,7 +130,7 @@ TWINS = (
     twin(
         "twice-in-a-call", "settle.sql", (("    order by a.id, a.ord\n", "    order by a.id, a.ord desc\n"),), "twice"
     ),
-    twin("holds-nothing", "settle.sql", (("v_now, v_spent, v_holds)", "v_now, v_spent, false)"),), "release or closed"),
+    twin("holds-nothing", "settle.sql", (("v_now, v_spent, v_holds,", "v_now, v_spent, false,"),), "release or closed"),
     twin("nothing-let-go", "move_jobs.sql", (("    set holder = null\n", "    set holder = r.holder\n"),), "release"),
     # -- what is finished
     twin(
@@ -216,7 +216,7 @@ TWINS = (
         "looked-at-long-leases-alone",
         "lookout.sql",
         (
-            ("least(min(j.lease_until), p_now + v_lease) into", "min(j.lease_until) into"),
+            ("least(min(j.lease_until), v_ends) into", "min(j.lease_until) into"),
             ("least(v_ends, p_now + v_lease / 2, p_now + interval '5 s')", "v_ends"),
         ),
         "short_lease_beside",
@@ -229,6 +229,7 @@ TWINS = (
     ),
     twin("clock-believed", "lookout.sql", (("p_now >= v_seen.looked_at and ", ""),), "went_back", LOOKOUT),
     twin("lookout-waits", "lookout.sql", (("for update skip locked", "for update"),), "two_keepers", LOOKOUT),
+    twin("idle-asked-always", "lookout.sql", (("    perform set_config(", "    perform concat("),), "what_ran", LANES),
     twin("looked-at-always", "lookout.sql", (("p_now < v_seen.look_at then", "false then"),), "now_and_then", LOOKOUT),
     # -- what a claim reads
     twin(
@@ -254,12 +255,16 @@ TWINS = (
         "earlier_place or late",
         LANES,
     ),
-    twin("no-place", "turn.sql", (("if v_read > 2000 and", "if false and"),), "walked_once", LANES),
+    twin("no-place", "turn.sql", (("    perform benteng.pass_dead(v_types);", "    null;"),), "walked_once", LANES),
+    twin("nothing-under-way", "lanes.sql", (("p_now - interval '0.05 s'", "p_now"),), "under_way", LANES),
     twin("no-place-due", "stage.sql", (("if v_read > 2000 or", "if false and"),), "was_due", LANES),
     twin(
         "place-of-tomorrow",
         "lanes.sql",
-        (("    and benteng.now() between l.made_at and l.until", ""),),
+        (
+            ("    and benteng.now() between l.made_at and l.until", ""),
+            ("      where benteng.now() between l.made_at and l.until", ""),
+        ),
         "went_back",
         LANES,
     ),

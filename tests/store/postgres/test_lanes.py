@@ -92,6 +92,14 @@ def test_what_was_due_is_walked_once_in_a_while(storm):
     assert FEW >= storm.read(storm.bench.keeper, "job_due") - before
 
 
+def test_who_admits_asks_at_the_end_of_the_line(storm):
+    """Whether to tell idle workers depends on whether somebody waits, and those stand behind all that is dead."""
+    before = storm.read(storm.bench.producer, "job_ready")
+    storm.bench.admitted(STORM)
+
+    assert FEW >= storm.read(storm.bench.producer, "job_ready") - before
+
+
 def test_an_urgent_job_is_the_next(storm):
     """Each priority is a lane of its own: who comes with a better one stands before the place of no other."""
     urgent = storm.bench.admitted(STORM, priority=0)
@@ -119,6 +127,21 @@ def test_a_commit_that_was_late_is_found(storm):
     assert [storm.second.job.id] == storm.claim(1)
 
 
+def test_a_commit_under_way_is_found_at_once(storm):
+    """A place is never later than a twentieth of a second ago: what was due since then need not be committed yet."""
+    storm.claim(JOBS)
+    job = storm.bench.admitted(STORM)
+    (grant,) = storm.bench.consumer.claim(1, [STORM.name])
+    storm.bench.advance(0.04)
+    newcomer = storm.ledger.consumer()
+    with psycopg.connect(storm.ledger.site.dsn("t_default")) as late:
+        late.execute(HAND_BACK, [grant.job.id, grant.lease.fence, grant.lease.token])
+        assert [] == newcomer.claim(10, [STORM.name])
+        late.commit()
+
+    assert [job.id] == [grant.job.id for grant in newcomer.claim(1, [STORM.name])]
+
+
 def test_a_clock_that_went_back_makes_a_place_void(storm):
     """What is admitted by the clock of an hour ago is claimed at once, though its place is far before the last one."""
     storm.claim(JOBS)
@@ -138,3 +161,22 @@ def test_nobody_is_lost(storm):
     found = storm.claim(JOBS + 10)
 
     assert JOBS - 10 + 1 == len(found) == len(set(found))
+
+
+def test_what_ran_is_walked_once_in_a_while(ledger):
+    """The same for the keeper, who asks whether anything runs: when nothing does, that is known for five seconds."""
+    storm = Storm(ledger)
+    storm.bench.settle(settlement(storm.first), settlement(storm.second))
+    storm.fail()
+    storm.bench.advance(10)
+    counts = [storm.read(storm.bench.keeper, "job_running")]
+    storm.bench.stage()
+    counts.append(storm.read(storm.bench.keeper, "job_running"))
+    for _ in range(4):
+        storm.bench.advance(1)
+        storm.bench.stage()
+    counts.append(storm.read(storm.bench.keeper, "job_running"))
+    storm.pin.close()
+
+    assert DEAD <= counts[1] - counts[0]
+    assert FEW >= counts[2] - counts[1]

@@ -16,6 +16,8 @@ declare
   v_ids   uuid[];
   v_asked uuid[];
   v_moves benteng.move[];
+  v_flags benteng.move[];
+  v_here  tid[];
   v_keys  text[];
 begin
   if v_me.facet = 'operator' then
@@ -41,15 +43,14 @@ begin
   from benteng.job j
   where j.id = any (v_ids)
     and j.state <> 'running';
-  perform benteng.note(
-    array(
-      select (j.id, 'cancel_asked', null, left(p_reason, 512), null, null, null, null, null, null, null, null,
-        null)::benteng.move
-      from benteng.job j
-      where j.id = any (v_ids)
-        and j.state = 'running'
-        and not j.cancel_asked),
-    v_now);
+  select array_agg((j.id, 'cancel_asked', null, left(p_reason, 512), null, null, null, null, null, null, null, null,
+           null)::benteng.move order by j.id), array_agg(j.ctid order by j.id)
+  into v_flags, v_here
+  from benteng.job j
+  where j.id = any (v_ids)
+    and j.state = 'running'
+    and not j.cancel_asked;
+  perform benteng.note(v_flags, v_now, v_here);
   with flagged as (
     update benteng.job j
     set cancel_asked = true

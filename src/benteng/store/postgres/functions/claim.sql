@@ -208,7 +208,7 @@ begin
     v_chosen.batons := v_chosen.batons || benteng.move_jobs(v_flaws, v_chosen.now);
   end if;
   if v_parks is not null then
-    perform benteng.note(v_parks, v_chosen.now);
+    perform benteng.note(v_parks, v_chosen.now, benteng.here(array(select p.id from unnest(v_parks) p)));
     update benteng.job j
     set state = 'blocked',
         waits_for = p.error,

@@ -5,7 +5,8 @@
 --           it never started. Else back in `job`, the lease gone. One audit record a move. What a running job held is free, or
 --           closed when it is uncertain and its type closes. `hold_resources` returns the keys that it holds, `let_go` and
 --           `move_jobs` those to wake: what was freed, and the batons of woken jobs. p_holds: false when the caller has seen
---           that none of the jobs has a resource or a baton: nobody looks for them then.
+--           that none of the jobs has a resource or a baton: nobody looks for them then. p_here: where their rows are, in the order
+--           of the moves, when the caller knows.
 -- Locks     the caller holds the job rows, and after `hold_resources` the resource rows.
 -- Order     jobs by id, then resources by key, then operations. Wake in a statement after this one.
 create or replace function benteng.hold_resources(p_ids uuid[]) returns text[]
@@ -54,7 +55,8 @@ begin
 end $$;
 
 create or replace function benteng.move_jobs(
-  p_moves benteng.move[], p_now timestamptz, p_used text[] default null, p_holds boolean default true) returns text[]
+  p_moves benteng.move[], p_now timestamptz, p_used text[] default null, p_holds boolean default true,
+  p_here tid[] default null) returns text[]
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan
@@ -73,14 +75,15 @@ begin
   if v_leave is null then
     return null;
   end if;
-  perform benteng.note(p_moves, p_now, p_used);
+  p_here := coalesce(p_here, benteng.here(array(select m.id from unnest(p_moves) m)));
+  perform benteng.note(p_moves, p_now, p_here, p_used);
   if p_holds then
     with moved as materialized (
       select
         j.id, j.state, j.waits_for, j.resources,
         coalesce(m.state_to = 'quarantined' and m.reason = 'uncertain' and t.closes, false) as closes
-      from unnest(p_moves) m
-      cross join lateral benteng.newest(m.id) j
+      from unnest(p_moves) with ordinality m
+      cross join lateral (select x.* from benteng.job x where x.ctid = p_here[m.ordinality] offset 0) j
       join benteng.job_type t on t.name = j.type
       where j.resources <> '{}'
          or j.waits_for is not null
@@ -103,10 +106,10 @@ begin
       select m.waits_for from moved m where m.state = 'ready' and m.waits_for is not null) f;
   end if;
   if v_apart then
-    perform benteng.set_apart(p_moves, p_now);
+    perform benteng.set_apart(p_moves, p_now, p_here);
   end if;
   if v_leave then
-    perform benteng.leave(p_moves, p_now);
+    perform benteng.leave(p_moves, p_now, p_here);
   end if;
   if v_stay then
     update benteng.job j
@@ -124,17 +127,14 @@ begin
         pool = null,
         waits_for = null,
         woken_at = null
-    from (
-      select m.*, x.ctid as tid
-      from unnest(p_moves) m
-      cross join lateral (select j.ctid from benteng.job j where j.id between m.id and m.id order by j.id desc limit 1) x
-      where m.state_to not in ('cancelled', 'quarantined')) m
-    where j.ctid = m.tid;
+    from unnest(p_moves) with ordinality m
+    where j.ctid = p_here[m.ordinality]
+      and m.state_to not in ('cancelled', 'quarantined');
   end if;
   return v_keys;
 end $$;
 
-create or replace function benteng.set_apart(p_moves benteng.move[], p_now timestamptz) returns void
+create or replace function benteng.set_apart(p_moves benteng.move[], p_now timestamptz, p_here tid[]) returns void
 language plpgsql
 as $$
 begin
@@ -149,19 +149,19 @@ begin
     coalesce(m.starts, j.starts), j.generation, j.fence, j.worker, coalesce(m.alone, j.alone), j.origin, j.actor,
     j.request_id, j.payload, j.payload_sha256, j.operation_key, j.envelope, j.policy_sha256, j.artifacts, j.targets,
     j.resources, j.parent, j.summary, j.progress, j.admitted_at
-  from unnest(p_moves) m
-  cross join lateral benteng.newest(m.id) j
+  from unnest(p_moves) with ordinality m
+  cross join lateral (select x.* from benteng.job x where x.ctid = p_here[m.ordinality] offset 0) j
   where m.state_to = 'quarantined';
 end $$;
 
-create or replace function benteng.leave(p_moves benteng.move[], p_now timestamptz) returns void
+create or replace function benteng.leave(p_moves benteng.move[], p_now timestamptz, p_here tid[]) returns void
 language plpgsql
 as $$
 begin
   with gone as (
     delete from benteng.job j
-    using unnest(p_moves) m
-    where j.id = m.id
+    using unnest(p_moves) with ordinality m
+    where j.ctid = p_here[m.ordinality]
       and m.state_to in ('cancelled', 'quarantined')
     returning
       j.seq, j.type, j.fence, m.state_to, m.reason, coalesce(m.rule, '') as rule, coalesce(m.error, '') as error,

@@ -2,9 +2,11 @@
 --
 -- Promise   one record for each thing that happened, in the transaction in which it happened. `note` tells what becomes of
 --           jobs that are still in `job`, as they are found there; call it before they are moved. `say` tells the rest.
---           p_used: what each attempt did with the network, in the order of the moves; it begins the record's detail.
+--           p_here: where their rows are, in the order of the moves. p_used: what each attempt did with the network, in the same
+--           order; it begins the record's detail.
 -- Locks     the caller holds the job rows, so that each number is drawn after the last change of its job has committed.
-create or replace function benteng.note(p_moves benteng.move[], p_now timestamptz, p_used text[] default null) returns void
+create or replace function benteng.note(
+  p_moves benteng.move[], p_now timestamptz, p_here tid[], p_used text[] default null) returns void
 language plpgsql
 as $$
 begin
@@ -20,7 +22,7 @@ begin
     coalesce(m.rule, ''), coalesce(m.reason, ''),
     concat_ws('; ', p_used[m.ordinality::integer], case when m.state_to is distinct from 'cancelled' then nullif(m.error, '') end)
   from unnest(p_moves) with ordinality m
-  cross join lateral benteng.newest(m.id) j
+  cross join lateral (select x.* from benteng.job x where x.ctid = p_here[m.ordinality] offset 0) j
   order by m.ordinality;
 end $$;
 

@@ -11,7 +11,14 @@ begin
   return array(
     select u.name
     from unnest(p_types) u (name)
-    where not exists (select from benteng.job j where j.type = u.name and j.state = 'ready'));
+    where not exists (
+      select
+      from benteng.job j
+      where j.type = u.name
+        and j.state = 'ready'
+      order by j.priority desc, j.due_at desc, j.seq desc    -- from the end of the line, as ring
+      limit 1
+      offset 0));
 end $$;
 
 create or replace function benteng.ring(p_types text[]) returns void

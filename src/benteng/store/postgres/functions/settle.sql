@@ -109,6 +109,7 @@ declare
   v_now     timestamptz;
   v_ids     uuid[];                                          -- of all that end here
   v_ords    bigint[];
+  v_here    tid[];                                           -- where those are that do not complete
   v_holds   boolean;
   v_held    text[];
   v_done    uuid[];                                          -- of those that complete
@@ -134,10 +135,11 @@ begin
     from unnest(p_settlements) with ordinality s
     order by s.id, s.ordinality
   ), held as (
-    select distinct on (a.id) a.id, a.ord, a.fence, a.token, a.result, a.completes, a.used, j.resources <> '{}' as holds
+    select distinct on (a.id)
+      a.id, a.ord, a.fence, a.token, a.result, a.completes, a.used, j.tid, j.resources <> '{}' as holds
     from asked a
     cross join lateral (
-      select x.state, x.fence, x.token, x.resources
+      select x.ctid as tid, x.state, x.fence, x.token, x.resources
       from benteng.job x
       where x.id between a.id and a.id                       -- from behind, see newest.sql
         and x.pool = p_me.pool
@@ -155,8 +157,8 @@ begin
     array_agg(h.fence) filter (where h.completes), array_agg(h.token) filter (where h.completes),
     array_agg(h.result) filter (where h.completes), array_agg(h.used) filter (where h.completes),
     array_agg(p_settlements[h.ord]) filter (where not h.completes), array_agg(h.ord) filter (where not h.completes),
-    array_agg(h.used) filter (where not h.completes)
-  into v_ids, v_ords, v_holds, v_done, v_places, v_fences, v_tokens, v_results, v_used, v_rest, v_others, v_spent
+    array_agg(h.used) filter (where not h.completes), array_agg(h.tid) filter (where not h.completes)
+  into v_ids, v_ords, v_holds, v_done, v_places, v_fences, v_tokens, v_results, v_used, v_rest, v_others, v_spent, v_here
   from (select x.* from held x order by x.ord) h;
   if v_holds then
     v_held := benteng.hold_resources(v_ids);
@@ -164,7 +166,7 @@ begin
   v_now := benteng.now();
 
   if v_rest is not null then
-    v_moves := benteng.decide(v_rest, v_now);
+    v_moves := benteng.decide(v_rest, v_here, v_now);
   end if;
   -- Who the parents are must be read before they are gone.
   if p_successors <> '{}' and v_done is not null then
@@ -179,7 +181,7 @@ begin
     v_keys := benteng.let_go(v_held, v_done);
   end if;
   if v_moves is not null then
-    v_keys := v_keys || benteng.move_jobs(v_moves, v_now, v_spent, v_holds);
+    v_keys := v_keys || benteng.move_jobs(v_moves, v_now, v_spent, v_holds, v_here);
   end if;
   if v_heirs is not null then
     perform 1 from benteng.enter(v_heirs, v_owners, v_codes, v_now);
@@ -218,7 +220,8 @@ begin
 end $$;
 
 -- decide: what becomes of jobs whose attempt did not complete. The caller holds their rows and has compared the proofs.
-create or replace function benteng.decide(p_settlements benteng_v1.settlement[], p_now timestamptz) returns benteng.move[]
+create or replace function benteng.decide(p_settlements benteng_v1.settlement[], p_here tid[], p_now timestamptz)
+returns benteng.move[]
 language plpgsql
 as $$
 declare
@@ -234,7 +237,7 @@ begin
       make_interval(secs => least(greatest(s.delay_seconds, t.backoff_seconds_min),
         case when s.disposition = 'snooze' then t.snooze_seconds_max else t.backoff_seconds_max end)) as delay
     from unnest(p_settlements) with ordinality s
-    cross join lateral benteng.newest(s.id) j
+    cross join lateral (select x.* from benteng.job x where x.ctid = p_here[s.ordinality] offset 0) j
     join benteng.job_type t on t.name = j.type
   ), counted as (
     select

@@ -16,18 +16,16 @@ declare
   v_me    benteng.login := benteng.me('keeper');
   v_now   timestamptz := benteng.now();
   v_n     integer := greatest(0, least(p_n, 1000));
-  v_read  bigint := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_due'));
+  v_read  bigint;
   v_lane  benteng.lane := nullif(current_setting('benteng.due', true), '')::benteng.lane;
-  v_first timestamptz;                                       -- when the first comes due that is not
+  v_since timestamptz;                                       -- from where what is scheduled is read, see lanes.sql
+  v_first timestamptz;                                       -- when the first comes due
   v_late  uuid[];
   v_here  tid[];                                             -- where those are that come due: a row that is ours does not move
   v_moves benteng.move[];
   v_keys  text[];
 begin
   perform benteng.follow_history();
-  if v_now not between v_lane.made_at and v_lane.until then
-    v_lane := null;
-  end if;
   select array_agg(l.id)
   into v_late
   from (
@@ -46,42 +44,46 @@ begin
   v_keys := benteng.move_jobs(v_moves, v_now);
   expired := coalesce(cardinality(v_moves), 0);
 
-  select array_agg((
-    l.id, 'staged', 'ready', null, null, null, null, null, null, null, null, null, null)::benteng.move),
-    array_agg(l.tid)
-  into v_moves, v_here
-  from (
-    select j.id, j.ctid as tid
-    from benteng.job j
-    where j.state = 'scheduled'
-      and j.due_at <= v_now
-      and j.due_at >= coalesce(v_lane.since, '-infinity')
-    order by j.due_at, j.seq
-    limit v_n
-    for update skip locked) l;
-  perform benteng.note(v_moves, v_now);
-  update benteng.job j
-  set state = 'ready'
-  from unnest(v_here) h (tid)
-  where j.ctid = h.tid
-    and j.state || '' = 'scheduled';                         -- keeps the planner off job_due: it would walk it for each job
-  ready := coalesce(cardinality(v_moves), 0);
+  if v_now not between v_lane.made_at and v_lane.until then
+    v_lane := null;
+  end if;
+  v_since := coalesce(v_lane.since, '-infinity');
+  v_read := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_due'));
+  select min(j.due_at) into v_first from benteng.job j where j.state = 'scheduled' and j.due_at >= v_since;
+  v_read := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_due')) - v_read;
+  if v_read > 2000 or v_lane.since is not null then
+    v_since := least(v_first, benteng.committed_by(v_now));
+    perform set_config('benteng.due', (
+      '', 0, v_since, v_now, coalesce(v_lane.until, benteng.until_all_is_read(v_now, v_read)))::benteng.lane::text, false);
+  end if;
+  if v_first <= v_now then
+    select array_agg((
+      l.id, 'staged', 'ready', null, null, null, null, null, null, null, null, null, null)::benteng.move),
+      array_agg(l.tid)
+    into v_moves, v_here
+    from (
+      select j.id, j.ctid as tid
+      from benteng.job j
+      where j.state = 'scheduled'
+        and j.due_at between v_first and v_now
+      order by j.due_at, j.seq
+      limit v_n
+      for update skip locked) l;
+    perform benteng.note(v_moves, v_now, v_here);
+    update benteng.job j
+    set state = 'ready'
+    from unnest(v_here) h (tid)
+    where j.ctid = h.tid
+      and j.state || '' = 'scheduled';                       -- keeps the planner off job_due: it would walk it for each job
+    select min(j.due_at) into v_first from benteng.job j where j.state = 'scheduled' and j.due_at >= v_since;
+  end if;
+  ready := coalesce(cardinality(v_here), 0);
 
   woken := benteng.wake(v_keys, v_now) + benteng.sweep(v_n, v_now);
   if ready + woken > 0 then
     perform benteng.ring(array(select t.name from benteng.job_type t));
   end if;
   perform benteng.sum_up(v_now);
-  select min(j.due_at) into v_first
-  from benteng.job j
-  where j.state = 'scheduled'
-    and j.due_at >= coalesce(v_lane.since, '-infinity');
-  v_read := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_due')) - v_read;
-  if v_read > 2000 or v_lane.since is not null then
-    perform set_config('benteng.due', (
-      '', 0, least(v_first, v_now) - interval '0.2 s', v_now,
-      coalesce(v_lane.until, benteng.until_all_is_read(v_now, v_read)))::benteng.lane::text, false);
-  end if;
   next_seconds := extract(epoch from least(v_first, benteng.look_out(v_now)) - v_now);
   if next_seconds < 0 then
     next_seconds := 0;

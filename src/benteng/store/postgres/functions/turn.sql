@@ -198,7 +198,8 @@ begin
     end if;
   end loop;
   v_read := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready')) - v_read;
-  if v_read > 2000 and coalesce(v_made_at < benteng.now() - interval '0.2 s', true) then
-    perform benteng.pass_dead(v_types, v_read);
+  if v_read > (case when v_made_at is null then 2000 else 500 + 4 * p_n end)
+      and coalesce(v_made_at < benteng.committed_by(benteng.now()), true) then
+    perform benteng.pass_dead(v_types);
   end if;
 end $$;

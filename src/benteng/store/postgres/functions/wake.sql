@@ -12,6 +12,7 @@ declare
   v_types   text[];
   v_halted  text[];
   v_moves   benteng.move[];
+  v_here    tid[];
 begin
   if p_keys is null or p_keys = '{}' then
     return 0;
@@ -33,10 +34,10 @@ begin
           and b.origin <> all (v_halted))
     order by r.key
   ), next as materialized (
-    select n.id, f.key
+    select n.id, n.tid, f.key
     from free f
     cross join lateral (
-      select j.id
+      select j.id, j.ctid as tid
       from benteng.job j
       where j.waits_for = f.key
         and j.state = 'blocked'
@@ -46,19 +47,21 @@ begin
       limit 1
       for update skip locked) n
   )
-  select array_agg((n.id, 'woken', 'ready', null, null, n.key, null, null, null, null, null, null, null)::benteng.move)
-  into v_moves
+  select
+    array_agg((n.id, 'woken', 'ready', null, null, n.key, null, null, null, null, null, null, null)::benteng.move),
+    array_agg(n.tid)
+  into v_moves, v_here
   from next n;
   if v_moves is null then
     return 0;
   end if;
 
-  perform benteng.note(v_moves, p_now);
+  perform benteng.note(v_moves, p_now, v_here);
   update benteng.job j
   set state = 'ready',
       woken_at = p_now
-  from unnest(v_moves) m
-  where j.id = m.id
+  from unnest(v_here) h (tid)
+  where j.ctid = h.tid
     and j.state || '' = 'blocked';
   return cardinality(v_moves);
 end $$;
