@@ -32,7 +32,7 @@ def twin(name: str, file: str, breaks: tuple[tuple[str, str], ...], tests: str, 
 
 
 def _on(names: Iterable[str]) -> str:
-    return f"on ({', '.join(f's.{name}' for name in names)})"
+    return f"on ({', '.join(f'j.{name}' for name in names)})"
 
 
 TWINS = (
@@ -242,7 +242,7 @@ TWINS = (
     twin(
         "looked-again-at-nothing",
         "turn.sql",
-        (("exit when v_rows > 0 and coalesce(v_head, v_rows - 1) < v_page;", "exit when false;"),),
+        (("exit when v_head < v_page and not v_again;", "exit when false;"),),
         "looks_once",
         COSTS,
     ),
@@ -301,7 +301,10 @@ TWINS = (
     twin(
         "odd-among-many",
         "turn.sql",
-        (("where not exists (select from head o where o.odd)", "where not h.odd"),),
+        (
+            ("c.due_at, c.seq) as tids", "c.due_at, c.seq) filter (where not c.odd) as tids"),
+            ("v_again := v_look.odd;", "v_again := false;"),
+        ),
         "keeps_its_place",
     ),
     twin("more-than-wanted", "claim.sql", (("v_ids[:p_want]", "v_ids"), ("v_here[:p_want]", "v_here")), "hide_nobody"),
@@ -310,12 +313,21 @@ TWINS = (
         twin(
             f"facts-of-other-{name}",
             "turn.sql",
-            (("select distinct s.type", f"select distinct {_on(each for each in ALIKE if each != name)} s.type"),),
+            (("select distinct j.type", f"select distinct {_on(each for each in ALIKE if each != name)} j.type"),),
             "facts_of_its_own",
             EVIDENCE,
         )
         for name in ALIKE
     ),
+    *(
+        twin(f"alike-but-for-{name}", "turn.sql", ((f"min(c.{name}) = max(c.{name})", "true"),), "differ_in", EVIDENCE)
+        for name in ("type", "actor", "origin")
+    ),
+    *(
+        twin(f"alike-but-for-{name}", "turn.sql", ((f"j.{name} <> '{{}}'", "false"),), "differ_in", EVIDENCE)
+        for name in ("artifacts", "targets")
+    ),
+    twin("facts-asked-for-each", "turn.sql", (("select distinct j.type", "select j.type"),), "ask_once", EVIDENCE),
     # -- fences
     twin(
         "fence-before-rows",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benteng.evidence import ArtifactFact, ArtifactState, ControlMode, ControlScope
 from benteng.job import ArtifactRef, Refs, sha256_hex
 from benteng.testing.ledger import LOW, MEDIUM
@@ -14,7 +16,7 @@ ACCESS = """
   insert into benteng.access values ('svc:one', '*', 'host:a'), ('svc:two', '*', 'host:a'), ('svc:two', '*', 'host:b');
   insert into benteng.speaks values ('*', 'svc:one', '*')
 """
-CALLS = "select calls from pg_stat_user_functions where funcid = 'benteng.facts'::regproc"
+CALLS = "select calls from pg_stat_user_functions where funcid = 'benteng.facts'::regproc and calls > 0"
 APPROVED = {"a-1": ArtifactState.APPROVED}
 EXPECTED = {
     "plain": ("", LOW.sha256, True, (), APPROVED),
@@ -56,16 +58,38 @@ def test_each_job_of_a_claim_has_facts_of_its_own(bench, ledger, owner):
     assert [(kind, EXPECTED[kind]) for kind in [*kinds, *kinds]] == found
 
 
+@pytest.mark.parametrize("kind", ["type", "actor", "origin", "artifact", "target"])
+def test_two_that_differ_in_one_thing_have_facts_of_their_own(bench, ledger, owner, kind):
+    """Most jobs of a claim are alike, and are not looked at again to find that out: one that is not is noticed."""
+    bench.operator.register_artifact(ArtifactFact("a-2", DIGEST, ArtifactState.REVOKED), "a reason")
+    refs = {"artifact": Refs(artifacts=(ArtifactRef("a-2", DIGEST),)), "target": Refs(targets=("host:b",))}
+    policy, actor = MEDIUM if kind == "type" else LOW, "svc:two" if kind == "actor" else "svc:one"
+    jobs = [bench.admitted(LOW, actor="svc:one"), bench.admitted(policy, actor=actor, refs=refs.get(kind, Refs()))]
+    if kind == "origin":
+        ledger.give_away(jobs[1].id, "p_other")
+    owner.execute(ACCESS)
+    bench.tighten(ControlMode.HOLD, MEDIUM.name)
+    bench.tighten(ControlMode.HOLD, "p_other", ControlScope.ORIGIN)
+
+    one, other = (facts(grant.evidence) for grant in sorted(bench.claim(2), key=lambda each: each.job.id != jobs[0].id))
+
+    bare = {**EXPECTED, "plain": ("", LOW.sha256, True, (), {})}
+    expected = bare[kind] if kind == "artifact" else (*bare[kind][:-1], {})
+    assert (bare["plain"], expected) == (one, other)
+
+
 def test_jobs_alike_ask_once(bench, ledger, owner):
-    """A claim of 50 jobs of two types asks for the facts twice."""
+    """A claim of 50 jobs of two types asks for the facts twice, one of 25 that are alike once."""
     owner.execute(f"alter database {ledger.site.database} set track_functions = 'all'".encode())
     bench.admit(*(bench.job(policy) for policy in (LOW, MEDIUM) for _ in range(25)))
 
     assert 50 == len(bench.claim(50))
+    bench.admit(*(bench.job() for _ in range(25)))
+    assert 25 == len(bench.claim(50))
     bench.consumer.close()
 
     waiting.until(lambda: owner.execute(CALLS).fetchall())  # a session that ends tells what it counted
-    assert [(2,)] == owner.execute(CALLS).fetchall()
+    assert [(3,)] == owner.execute(CALLS).fetchall()
 
 
 def facts(evidence):

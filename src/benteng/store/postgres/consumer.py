@@ -34,9 +34,6 @@ from benteng.store.records import (
 
 PROGRESS_BYTES_MAX = 4096
 REASON_BYTES_MAX = 512
-SETTLED = 3
-"""So many columns of an answer to `turn` tell what was settled; those behind them are of a job that starts."""
-
 _STARTED = rows.Started._make
 
 
@@ -126,7 +123,7 @@ class PostgresConsumer(Ledger):
         again = Call("settle", (*ended, BOOL(True), *used), make=tuple)
         if not claim:
             return PostgresTurning(self, Call("settle", (*ended, BOOL(False), *used), make=tuple), again)
-        return PostgresTurning(self, Call("turn", (*ended, *claim, *used), make=tuple, early=True), again)
+        return PostgresTurning(self, Call("turn", (*ended, *claim, *used), make=_STARTED, early=True), again)
 
     def _ended(self, settlements: Sequence[Settlement]) -> tuple[Param, Param]:
         heirs = (
@@ -215,13 +212,11 @@ class PostgresTurning:
     def _read(self, call: Call, found: list[Any]) -> Turn:
         """Return the rows of the verb that was called as a turn."""
         match call.verb:
-            case "claim":
-                return Turn((), self._granted(found))
             case "settle":
                 return Turn(tuple(starmap(rows.settled, found)), ())
             case _:
-                settled = tuple([rows.settled(*row[:SETTLED]) for row in found if row[0]])
-                return Turn(settled, self._granted([_STARTED(row[SETTLED:]) for row in found if not row[0]]))
+                settled = [each for row in found if row.settled_ids for each in rows.all_settled(row)]
+                return Turn(tuple(settled), self._granted(found))
 
     def _granted(self, found: Sequence[rows.Started]) -> tuple[Grant, ...]:
         shared = rows.Shared(row.facts for row in found if row.facts)

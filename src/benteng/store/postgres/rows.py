@@ -50,9 +50,9 @@ class UndecodableError(BentengError):
 
 
 class Started(NamedTuple):
-    """A job that starts: the columns of the type `granted`, in order (a test compares them).
+    """A row of what a turn answers: the columns of the type `granted`, in order (a test compares them).
 
-    The last row of an answer has nothing but the facts that all others share.
+    A job that starts; or, without a job's id, the facts that those behind it share, or what was settled.
     """
 
     job_id: str | None
@@ -66,8 +66,8 @@ class Started(NamedTuple):
     actor: str
     request_id: str
     payload: bytes
-    payload_sha256: str
-    operation_key: str
+    payload_sha256: bytes
+    operation_key: bytes
     envelope: bytes
     policy_sha256: str
     artifacts: list[str]
@@ -82,6 +82,9 @@ class Started(NamedTuple):
     fence: int
     token: str
     facts: str | None
+    settled_ids: list[str] | None
+    settled_states: list[str] | None
+    settled_reasons: list[str | None] | None
 
 
 def receipt(
@@ -107,6 +110,14 @@ def status(row: Row) -> Status:
 def cancelled(row: Row) -> Cancelled:
     """Return what became of one job."""
     return Cancelled(_id(row["job_id"]), State(row["state"]))
+
+
+def all_settled(row: Started) -> list[Settled]:
+    """Return the settlements that a turn accepted. It says no states where all attempts completed."""
+    job_ids = row.settled_ids or ()
+    if row.settled_states is None or row.settled_reasons is None:
+        return [Settled(job_id, State.COMPLETED, None) for job_id in job_ids]
+    return list(map(settled, job_ids, row.settled_states, row.settled_reasons))
 
 
 def settled(job_id: str, state: str, reason: str | None) -> Settled:
@@ -210,7 +221,7 @@ def _fresh(now: int, group: _Group) -> Evidence:
 
 def grant(row: Started, shared: Shared) -> Grant:
     """Return a claimed job. Raises UndecodableError."""
-    found = job(row)
+    found = job(row, row.payload_sha256.hex(), row.operation_key.hex())
     fresh, seconds = shared.of(row)
     attempt = Attempt(row.attempt, row.crashes, row.handbacks, row.snoozes)
     return Grant(found, attempt, Lease(found.id, row.fence, row.token, seconds), fresh, row.alone)
@@ -224,8 +235,8 @@ def proof(row: Started) -> LeaseProof:
 _TIERS = {tier.value: tier for tier in Tier}
 
 
-def job(row: Any) -> Job:
-    """Return the job that a row describes, by its columns. Raises UndecodableError.
+def job(row: Any, payload_sha256: str, operation_key: str) -> Job:
+    """Return the job that a row describes, by its columns, with its digests as text. Raises UndecodableError.
 
     In the order of the fields of Job: a worker reads thousands a second.
     """
@@ -237,8 +248,8 @@ def job(row: Any) -> Job:
         row.type,
         tier,
         row.payload,
-        row.payload_sha256,
-        row.operation_key,
+        payload_sha256,
+        operation_key,
         row.origin,
         row.actor,
         row.request_id,
@@ -306,7 +317,7 @@ def view(row: Row) -> JobView:
         "result",
     )
     return JobView(
-        job=job(SimpleNamespace(**known)),
+        job=job(SimpleNamespace(**known), known["payload_sha256"], known["operation_key"]),
         state=State(row["state"]),
         available_at=row["due_at"],
         **{name: row[name] for name in (*names, *more, "worker_seen_at", "ahead")},

@@ -19,10 +19,7 @@ as $$
 #variable_conflict use_column
 begin
   return query
-  select
-    t.job_id, t.type, t.tier, t.priority, t.available_at, t.expires_at, t.generation, t.origin, t.actor, t.request_id, t.payload,
-    t.payload_sha256, t.operation_key, t.envelope, t.policy_sha256, t.artifacts, t.targets, t.resources, t.summary, t.attempt,
-    t.crashes, t.handbacks, t.snoozes, t.alone, t.fence, t.token, t.facts
+  select t.*
   from benteng_v1.turn('{}', '{}', p_n, p_accepts, p_worker) t;
 end $$;
 

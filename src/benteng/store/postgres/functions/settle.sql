@@ -23,21 +23,24 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-  v_me benteng.login := benteng.me('consumer');
+  v_me   benteng.login := benteng.me('consumer');
+  v_ends record;
 begin
   if p_successors <> '{}' then
     lock table benteng.control in row share mode;
   end if;
+  v_ends := benteng.end_attempts(
+    v_me, p_settlements, p_successors, p_again, p_connects, p_refused, p_ids, p_fences, p_tokens, p_results);
   return query
-  select s.*
-  from benteng.end_attempts(
-    v_me, p_settlements, p_successors, p_again, p_connects, p_refused, p_ids, p_fences, p_tokens, p_results) s;
+  select e.id, coalesce(e.state, 'completed'), e.reason
+  from unnest(v_ends.ids, v_ends.states, v_ends.reasons) e (id, state, reason);
 end $$;
 
+-- end_attempts: the attempts that ended and what became of each. No states: all of them completed.
 create or replace function benteng.end_attempts(
   p_me benteng.login, p_settlements benteng_v1.settlement[], p_successors benteng_v1.entrance[], p_again boolean,
-  p_connects bigint[], p_refused bigint[], p_ids uuid[], p_fences bigint[], p_tokens text[], p_results bytea[])
-returns setof benteng_v1.settled
+  p_connects bigint[], p_refused bigint[], p_ids uuid[], p_fences bigint[], p_tokens text[], p_results bytea[],
+  out ids uuid[], out states text[], out reasons text[])
 language plpgsql
 as $$
 declare
@@ -54,7 +57,9 @@ begin
     if p_settlements = '{}' then
       perform benteng.complete_jobs(p_me, '{}', '{}', '{}', '{}', null, false);
     end if;
-    return query select e.* from benteng.end_each(p_me, p_settlements, p_successors, p_again, p_connects, p_refused) e;
+    select array_agg(e.job_id), array_agg(e.state), array_agg(e.reason)
+    into ids, states, reasons
+    from benteng.end_each(p_me, p_settlements, p_successors, p_again, p_connects, p_refused) e;
     return;
   end if;
   v_ords := benteng.complete_jobs(
@@ -64,7 +69,7 @@ begin
         then array(select benteng.used(u.connects, u.refused) from unnest(p_connects, p_refused) u (connects, refused))
     end, false);
   if cardinality(v_ords) = cardinality(p_ids) then
-    return query select u.id, 'completed', null::text from unnest(p_ids) u (id);
+    ids := p_ids;
     return;
   end if;
   select
@@ -73,17 +78,19 @@ begin
   into v_rest, v_more
   from unnest(p_ids, p_fences, p_tokens, p_results) with ordinality u (id, fence, token, result, ord)
   where not exists (select from unnest(v_ords) d (ord) where p_ids[d.ord] = u.id);
-  return query
-  select r.job_id, r.state, r.reason
+  select
+    array_agg(r.job_id order by r.place), array_agg(r.state order by r.place), array_agg(r.reason order by r.place)
+  into ids, states, reasons
   from (
-    select p_ids[d.ord] as job_id, 'completed' as state, null as reason
-    from unnest(v_ords) d (ord)
-    union all
-    select e.*
-    from benteng.end_each(
-      p_me, v_rest, '{}', p_again, array(select p_connects[m.ord] from unnest(v_more) m (ord)),
-      array(select p_refused[m.ord] from unnest(v_more) m (ord))) e) r
-  order by array_position(p_ids, r.job_id);
+    select s.*, array_position(p_ids, s.job_id) as place
+    from (
+      select p_ids[d.ord] as job_id, 'completed' as state, null as reason
+      from unnest(v_ords) d (ord)
+      union all
+      select e.*
+      from benteng.end_each(
+        p_me, v_rest, '{}', p_again, array(select p_connects[m.ord] from unnest(v_more) m (ord)),
+        array(select p_refused[m.ord] from unnest(v_more) m (ord))) e) s) r;
 end $$;
 
 -- used: what an attempt did with the network, as its record says it. Null: nothing, and no text of a worker claims that it did.
