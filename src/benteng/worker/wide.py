@@ -1,7 +1,8 @@
 """Many attempts in one cell, for LOW: threads that are added when they are needed, and one event loop for `async def`.
 
-The reader judges what needs no user code for judging and says all those starts in one frame. How attempts ended is said
-by the thread that ends one and finds nothing more to do, for all others too; the reader says it when that takes long.
+The thread that reads a frame judges what needs no user code for judging, says all those starts in one frame, and makes
+them itself: handing work over is two more processors to wake. The main thread, which runs no user code, looks whether
+that one is away for long: then it reads, says how others ended, and adds threads for the work that waits.
 Trust: as cell.py. Residents of a wide cell are not shut off from each other; LOW means that this may be so.
 """
 
@@ -15,6 +16,7 @@ import socket
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from benteng.worker import framing, wire
@@ -22,8 +24,11 @@ from benteng.worker.attempt import Attempt, Mouth, Workshop
 from benteng.worker.framing import Inbox
 from benteng.worker.wire import Ending, Line
 
-STILL_MILLISECONDS = 2
-"""So long an attempt waits for a thread before there are more, and so long one that ended may wait to be said."""
+STILL_SECONDS = 0.002
+"""So long, and at most twice that, nobody reads, an attempt waits for a thread, or one that ended waits to be said."""
+
+REST_LOOKS = 8
+"""So often the main thread finds that nothing has come, before it sleeps until something does."""
 
 GROWTH = 3
 """So many threads are added for each that there is, at most: as many as the work that waits."""
@@ -32,38 +37,86 @@ ENDINGS_MAX = 1000
 """As many as one frame may tell: wire.Ended."""
 
 
+Todo = tuple[Attempt, bool]
+"""An attempt, and whether it was judged."""
+
+
 def serve(sock: socket.socket, shop: Workshop, width: int) -> None:
     """Make attempts, up to `width` at a time, until the line ends."""
-    Wide(shop, width).read(sock)
+    Wide(sock, shop, width).look_after()
 
 
 class Wide:
-    """The threads of a wide cell and what goes between them."""
+    """The threads of a wide cell and what goes between them. Who reads holds `_reading`, and nobody works with it."""
 
-    def __init__(self, shop: Workshop, width: int) -> None:
+    def __init__(self, sock: socket.socket, shop: Workshop, width: int) -> None:
+        self._sock = sock
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
         self._shop = shop
         self._width = width
-        self._todo: queue.SimpleQueue[tuple[Attempt, bool]] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[Todo] = queue.SimpleQueue()
         self._ends = Ends(shop.mouth)
         self._threads = 0
         self._loop: Loop | None = None
-        self._grow(1)
+        self._reading = threading.Lock()
+        self._inbox = Inbox(Line.TO_CELL)
+        self._frames = 0
+        self._bell = Bell()
+        self._asleep = False
+        self._over: list[BaseException | None] = []
 
-    def read(self, sock: socket.socket) -> None:
-        """Take frames; look after work that has waited for a thread, and after ends that nobody has said."""
-        inbox = Inbox(Line.TO_CELL)
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
-        while True:
-            waiting = self._todo.qsize()
-            if (waiting or self._ends) and not poll.poll(STILL_MILLISECONDS):
-                self._ends.say()
-                self._relieve(waiting)
-                continue
-            if not inbox.fill(sock):
-                return
-            for message, tail in inbox.messages():
-                self._take(message, tail)
+    def look_after(self) -> None:
+        """Have the line read until it ends, and what waits looked after. Raises what a thread met that read it."""
+        self._grow(1)
+        seen = looks = waiting = 0
+        while not self._over:
+            if looks >= REST_LOOKS:
+                self._rest(seen)
+            self._bell.wait(STILL_SECONDS)
+            looks = looks + 1 if self._frames == seen and self._reading.locked() else 0
+            if self._frames == seen:
+                self._step_in(waiting)
+            seen, waiting = self._frames, self._todo.qsize()
+        for error in filter(None, self._over):
+            raise error
+
+    def _rest(self, seen: int) -> None:
+        """Sleep until something comes."""
+        self._asleep = True
+        if self._frames == seen and not self._over:
+            self._bell.wait()
+        self._asleep = False
+
+    def _step_in(self, before: int) -> None:
+        """Do what waits for whoever took the last frame, who has been away for a while."""
+        self._ends.say()
+        self._relieve(before)
+        if not self._reading.acquire(blocking=False):
+            return
+        if (self._todo.empty() and not self._ends) or self._poll.poll(0):
+            self._receive(None)
+        else:
+            self._reading.release()
+
+    def _receive(self, mine: list[Todo] | None) -> None:
+        """Take what comes, as the one who reads; the first attempt in it goes into `mine`. Note when that is over."""
+        try:
+            if not self._inbox.fill(self._sock):
+                self._end(None)
+            self._frames += 1
+            for message, tail in self._inbox.messages():
+                self._take(message, tail, mine)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the cell ends by it: on the main thread
+            self._end(error)
+        finally:
+            self._reading.release()
+        if self._asleep:
+            self._bell.ring()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._over.append(error)
+        self._bell.ring()
 
     def _relieve(self, before: int) -> None:
         """Add threads, unless half of what waited was taken meanwhile: short work needs none, on any machine."""
@@ -71,7 +124,7 @@ class Wide:
         if waiting > before // 2:
             self._grow(min(waiting, GROWTH * self._threads, self._width - self._threads))
 
-    def _take(self, message: Any, tail: bytes) -> None:
+    def _take(self, message: Any, tail: bytes, mine: list[Todo] | None = None) -> None:
         if isinstance(message, wire.Stop):
             if self._loop is not None:
                 self._loop.cancel(message.handle)
@@ -81,10 +134,10 @@ class Wide:
         if ready:
             self._shop.mouth.say(framing.frame(wire.Started(tuple(each.work.handle for each in ready))))
         for each in ready:
-            self._start(each, judged=True)
+            self._start(each, mine, judged=True)
         for each in attempts:
             if each.loads:
-                self._start(each, judged=False)
+                self._start(each, mine, judged=False)
         if len(ready) < len(attempts):  # what was refused has ended
             self._ends.say()
 
@@ -94,9 +147,11 @@ class Wide:
             self._ends.add((refused, b""))
         return refused is None
 
-    def _start(self, attempt: Attempt, *, judged: bool) -> None:
+    def _start(self, attempt: Attempt, mine: list[Todo] | None, *, judged: bool) -> None:
         if judged and attempt.job_type is not None and attempt.job_type.is_async:
             self._on_loop(attempt)
+        elif mine is not None and not mine:
+            mine.append((attempt, judged))
         else:
             self._todo.put((attempt, judged))
 
@@ -112,10 +167,17 @@ class Wide:
 
     def _work(self) -> None:
         while True:
-            attempt, judged = self._todo.get()
+            attempt, judged = self._next()
             self._make(attempt, judged=judged)
             if self._todo.empty():
                 self._ends.say()
+
+    def _next(self) -> Todo:
+        """Return what to make; where nothing waits and nobody reads, read for it."""
+        mine: list[Todo] = []
+        while not mine and not self._over and self._todo.empty() and self._reading.acquire(blocking=False):
+            self._receive(mine)
+        return mine[0] if mine else self._todo.get()
 
     def _make(self, attempt: Attempt, *, judged: bool) -> None:
         if not judged:
@@ -128,11 +190,28 @@ class Wide:
         self._ends.add(contextvars.copy_context().run(attempt.run))
 
 
+class Bell:
+    """Wakes the one who waits for it; rung before, the next wait is none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, seconds: float = -1) -> None:
+        """Wait until it rings, so long at most; -1: until it rings."""
+        self._lock.acquire(timeout=seconds)
+
+    def ring(self) -> None:
+        """Ring."""
+        with suppress(RuntimeError):  # it rang already
+            self._lock.release()
+
+
 class Ends:
     """How attempts ended, until it is said.
 
-    Whoever adds one while work waits may leave it to others: to those who take that work, or to the reader, who looks
-    again soon as long as work waits or an end does. So each is said, and none waits behind the long work of another.
+    Whoever adds one while work waits may leave it to others: to those who take that work, or to the main thread, which
+    looks again soon. So each is said, and none waits behind the long work of another.
     """
 
     def __init__(self, mouth: Mouth) -> None:
