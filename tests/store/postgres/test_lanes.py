@@ -53,7 +53,7 @@ class Storm:
 
     def read(self, facet, index: str) -> int:
         """Return how many entries of an index were read so far, when a facet's session has told what it read."""
-        facet._connection.execute("select pg_stat_force_next_flush()")
+        facet._connected().ask(b"select true as told from pg_stat_force_next_flush()")
         with superuser(self.ledger.site) as owner:
             return (owner.execute(READ, [index]).fetchone() or (0,))[0]
 
