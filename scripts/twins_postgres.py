@@ -22,6 +22,7 @@ HINTS = "tests/store/postgres/test_hints.py"
 EVIDENCE = "tests/store/postgres/test_evidence.py"
 LANES = "tests/store/postgres/test_lanes.py"
 RETENTION = "tests/store/postgres/test_retention.py"
+GATHERED = "tests/store/postgres/test_pool_types.py"
 ALIKE = ("type", "actor", "origin", "artifacts", "targets")
 """What jobs of one claim have in common when they share their facts."""
 
@@ -328,6 +329,40 @@ TWINS = (
         for name in ("artifacts", "targets")
     ),
     twin("facts-asked-for-each", "turn.sql", (("select distinct j.type", "select j.type"),), "ask_once", EVIDENCE),
+    # -- what is gathered ahead
+    twin(
+        "types-gathered-once",
+        "pool_types.sql",
+        (("types = excluded.types", "types = p.types"),),
+        "each_change",
+        GATHERED,
+    ),
+    twin(
+        "types-gathered-alone",
+        "pool_types.sql",
+        (("  lock table benteng.pool_types in share row exclusive mode;\n", ""),),
+        "at_once",
+        GATHERED,
+    ),
+    twin("pool-never-empty", "pool_types.sql", (("t.pool = p.pool);", "true);"),), "each_change", GATHERED),
+    twin("accepts-all", "turn.sql", (("(v_types <@ p_accepts) is not true", "false"),), "accepts_no_type", GATHERED),
+    twin(
+        "accepts-null",
+        "turn.sql",
+        (("(v_types <@ p_accepts) is not true", "not v_types <@ p_accepts"),),
+        "accepts_no",
+        GATHERED,
+    ),
+    twin("switch-not-seen", "turn.sql", (("where c.mode <> 'open'),", "where false),"),), "halt or tighten"),
+    twin("note-believed", "turn.sql", (("h.compared_at = pg_postmaster_start_time()", "true"),), "no_proof", GATHERED),
+    twin(
+        "note-not-made",
+        "history.sql",
+        (("    update benteng.history h set compared_at = pg_postmaster_start_time();", "    null;"),),
+        "keeper_notes",
+        GATHERED,
+    ),
+    twin("facts-without-switches", "facts.sql", (("  if p_switched then", "  if false then"),), "facts_of", EVIDENCE),
     # -- fences
     twin(
         "fence-before-rows",

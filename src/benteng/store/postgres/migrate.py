@@ -39,6 +39,7 @@ FUNCTIONS = (
         "note",
         "history",
         "lookout",
+        "pool_types",
         "ring",
         "facts",
         "lanes",

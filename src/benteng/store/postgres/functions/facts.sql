@@ -1,7 +1,9 @@
 -- facts: what the guards want to know about one job, at the gate and after the claim alike.
 --
--- Promise   read in the deciding transaction. `*` matches any whole value; it is no pattern. Reads only.
-create or replace function benteng.facts(p_type text, p_actor text, p_origin text, p_artifacts text[], p_targets text[])
+-- Promise   read in the deciding transaction. `*` matches any whole value; it is no pattern. Reads only. p_switched: false when the
+--           caller has seen, in the same transaction and under the lock that holds it so, that no switch is thrown.
+create or replace function benteng.facts(
+  p_type text, p_actor text, p_origin text, p_artifacts text[], p_targets text[], p_switched boolean default true)
 returns benteng.facts
 language plpgsql stable
 as $$
@@ -10,15 +12,17 @@ declare
   v_pool  text;
 begin
   select t.pool, t.sha256 into v_pool, v_facts.policy_sha256 from benteng.job_type t where t.name = p_type;
-  select c.scope, c.name, c.mode, c.reason
-  into v_facts.scope, v_facts.name, v_facts.mode, v_facts.reason
-  from benteng.control c
-  where c.mode <> 'open'
-    and ((c.scope = 'type' and c.name = p_type)
-      or (c.scope = 'pool' and c.name = v_pool)
-      or (c.scope = 'origin' and c.name = p_origin))
-  order by array_position(array['halt', 'divert', 'hold'], c.mode), c.scope
-  limit 1;
+  if p_switched then
+    select c.scope, c.name, c.mode, c.reason
+    into v_facts.scope, v_facts.name, v_facts.mode, v_facts.reason
+    from benteng.control c
+    where c.mode <> 'open'
+      and ((c.scope = 'type' and c.name = p_type)
+        or (c.scope = 'pool' and c.name = v_pool)
+        or (c.scope = 'origin' and c.name = p_origin))
+    order by array_position(array['halt', 'divert', 'hold'], c.mode), c.scope
+    limit 1;
+  end if;
   v_facts.speaks := exists (select from benteng.speech(p_origin, p_actor, p_type));
   if p_targets <> '{}' then
     select array_agg(g.target order by g.ord)

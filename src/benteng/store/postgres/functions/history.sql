@@ -6,12 +6,10 @@ create or replace function benteng.same_history() returns void
 language plpgsql
 as $$
 declare
-  v_known  benteng.history;
-  v_system text;
+  v_known benteng.history;
 begin
   select h.* into v_known from benteng.history h;
-  select c.system_identifier into v_system from pg_control_system() c;
-  if v_known.system_identifier <> v_system or v_known.timeline <> benteng.timeline() then
+  if v_known.system_identifier <> benteng.system_identifier() or v_known.timeline <> benteng.timeline() then
     raise exception 'the database was promoted or restored: claims wait until the fence epoch is raised. Run: benteng restore --fence-epoch'
       using errcode = 'BT003';
   end if;
@@ -21,13 +19,18 @@ begin
   end if;
 end $$;
 
+create or replace function benteng.system_identifier() returns text
+language sql volatile
+as $$ select c.system_identifier::text from pg_control_system() c $$;
+
 create or replace function benteng.timeline() returns text
 language sql volatile
 as $$ select left(pg_walfile_name(pg_current_wal_lsn()), 8) $$;
 
 -- follow_history: what the keeper does about it. Class D2 goes on by itself, everything else waits for a person.
 --
--- Promise   on the timeline it knows it notes whom commits wait for. On another one it raises the epoch only when this server
+-- Promise   it notes in which server the identifier was found right: a claim there need not read the server's control file for it.
+--           On the timeline it knows it notes whom commits wait for. On another one it raises the epoch only when this server
 --           is, by its cluster_name, one that every acknowledged commit had waited for: then nothing acknowledged is missing.
 -- Locks     the history row, when there is something to write.
 create or replace function benteng.follow_history() returns void
@@ -35,7 +38,6 @@ language plpgsql
 as $$
 declare
   v_known    benteng.history;
-  v_system   text;
   v_standbys text := case
     when current_setting('fsync') = 'on' and current_setting('synchronous_commit') in ('on', 'remote_apply')
       then current_setting('synchronous_standby_names')
@@ -43,9 +45,11 @@ declare
   end;
 begin
   select h.* into v_known from benteng.history h;
-  select c.system_identifier into v_system from pg_control_system() c;
-  if v_known.system_identifier <> v_system then
+  if v_known.system_identifier <> benteng.system_identifier() then
     return;
+  end if;
+  if v_known.compared_at <> pg_postmaster_start_time() then
+    update benteng.history h set compared_at = pg_postmaster_start_time();
   end if;
   if v_known.timeline = benteng.timeline() then
     if v_known.standbys <> v_standbys then
@@ -91,7 +95,7 @@ begin
     floor(extract(epoch from v_now - timestamptz '2026-01-01 00:00:00+00') / 60)::bigint);
   perform setval('benteng.fence', v_epoch << 26);
   update benteng.history h
-  set system_identifier = (select c.system_identifier from pg_control_system() c),
+  set system_identifier = benteng.system_identifier(),
       timeline = benteng.timeline(),
       epoch = v_epoch,
       standbys = '',

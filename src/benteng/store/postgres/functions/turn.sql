@@ -30,7 +30,8 @@ declare
   v_types   text[];
   v_leases  float8[];                                        -- of each type
   v_limits  integer[];
-  v_halted  text[];
+  v_switched boolean;                                        -- any switch is thrown
+  v_halted  text[] := '{}';                                  -- origins
   v_levels  smallint[];                                      -- the priority that each stands for, and from where its line is
   v_sinces  timestamptz[];                                   -- read: only while the head of the lines is dead, see lanes.sql
   v_made_at timestamptz;
@@ -52,24 +53,26 @@ declare
 begin
   lock table benteng.control in row share mode;
   select
-    l.name, l.pool,
-    h.system_identifier = c.system_identifier::text and h.timeline = benteng.timeline() and h.claims_from <= benteng.now(),
-    o.types, o.leases, o.limits,
-    (select coalesce(array_agg(x.name), '{}') from benteng.control x where x.scope = 'origin' and x.mode = 'halt')
-  into v_login, v_pool, v_known, v_types, v_leases, v_limits, v_halted
+    l.name, l.pool, t.types, t.leases, t.limits, exists (select from benteng.control c where c.mode <> 'open'),
+    h.timeline = benteng.timeline() and h.claims_from <= benteng.now()
+      and (h.compared_at = pg_postmaster_start_time() or h.system_identifier = benteng.system_identifier())
+  into v_login, v_pool, v_types, v_leases, v_limits, v_switched, v_known
   from benteng.login l
   cross join benteng.history h
-  cross join pg_control_system() c
-  cross join lateral (
-    select array_agg(t.name) as types, array_agg(t.lease_seconds) as leases, array_agg(t.attempts_max) as limits
-    from benteng.open_type t
-    where t.pool = l.pool
-      and t.name = any (p_accepts)) o
+  left join benteng.pool_types t on t.pool = l.pool
   where l.name = session_user
     and l.facet = 'consumer'
     and current_setting('transaction_isolation') = 'read committed';
   if not found then
     perform benteng.me('consumer');                          -- says why
+  end if;
+  if v_switched or (v_types <@ p_accepts) is not true then
+    select array_agg(t.name), array_agg(t.lease_seconds), array_agg(t.attempts_max)
+    into v_types, v_leases, v_limits
+    from benteng.open_type t
+    where t.pool = v_pool
+      and t.name = any (p_accepts);
+    v_halted := array(select c.name from benteng.control c where c.scope = 'origin' and c.mode = 'halt');
   end if;
 
   if v_settles then
@@ -153,8 +156,8 @@ begin
     if v_tids is not null then
       v_row.facts := json_build_object('now', benteng.instant(v_now), 'groups', case
         when v_round = 0 and v_look.alike then json_build_array(
-          benteng.tell(v_look.type, v_look.actor, v_look.origin, '{}', '{}', v_leases[array_position(v_types, v_look.type)]))
-        else benteng.tell_each(v_tids, v_types, v_leases)
+          benteng.tell(v_look.type, v_look.actor, v_look.origin, '{}', '{}', v_leases[array_position(v_types, v_look.type)], v_switched))
+        else benteng.tell_each(v_tids, v_types, v_leases, v_switched)
       end);
       return next v_row;
       v_secret := encode(uuid_send(gen_random_uuid()), 'hex');
@@ -212,12 +215,12 @@ end $$;
 
 -- tell: the facts of jobs that are alike, as turn tells them.
 create or replace function benteng.tell(
-  p_type text, p_actor text, p_origin text, p_artifacts text[], p_targets text[], p_lease_seconds float8)
+  p_type text, p_actor text, p_origin text, p_artifacts text[], p_targets text[], p_lease_seconds float8, p_switched boolean)
 returns json
 language plpgsql stable
 as $$
 declare
-  v_facts benteng.facts := benteng.facts(p_type, p_actor, p_origin, p_artifacts, p_targets);
+  v_facts benteng.facts := benteng.facts(p_type, p_actor, p_origin, p_artifacts, p_targets, p_switched);
 begin
   return json_build_array(
     p_type, p_actor, p_origin, p_artifacts, p_targets, p_lease_seconds, v_facts.scope, v_facts.name, v_facts.mode,
@@ -225,11 +228,12 @@ begin
 end $$;
 
 -- tell_each: those of jobs that are not all alike, once for each kind. The caller holds their rows.
-create or replace function benteng.tell_each(p_tids tid[], p_types text[], p_leases float8[]) returns json
+create or replace function benteng.tell_each(p_tids tid[], p_types text[], p_leases float8[], p_switched boolean)
+returns json
 language sql stable
 as $$
   select json_agg(benteng.tell(
-    a.type, a.actor, a.origin, a.artifacts, a.targets, p_leases[array_position(p_types, a.type)]))
+    a.type, a.actor, a.origin, a.artifacts, a.targets, p_leases[array_position(p_types, a.type)], p_switched))
   from (
     select distinct j.type, j.actor, j.origin, j.artifacts, j.targets
     from unnest(p_tids) g (tid)
