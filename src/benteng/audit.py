@@ -229,6 +229,11 @@ def commitment(salt: bytes, body: bytes) -> bytes:
     return hashlib.sha256(salt + body).digest()
 
 
+def leaf_of(salt: bytes, body: bytes) -> bytes:
+    """Return `leaf_data` of the `commitment` of a body to a salt of SALT_BYTES random bytes."""
+    return _VERSION_BYTE + hashlib.sha256(salt + body).digest()
+
+
 def leaf_data(committed: bytes) -> bytes:
     """Return the 33 bytes of a log entry: the format version and the commitment. They stay when the body is erased.
 

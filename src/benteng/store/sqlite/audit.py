@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from benteng.audit import SALT_BYTES, AuditRecord, Event, body_bytes, body_like, bounded, commitment, leaf_data
+from benteng.audit import SALT_BYTES, AuditRecord, Event, body_bytes, body_like, bounded, leaf_of
 from benteng.clock import Instant
 from benteng.lifecycle import State
 from benteng.redact import keyed
@@ -58,9 +58,7 @@ def subject_of(row: Mapping[str, Any]) -> Subject:
     return Subject(*(row[name] for name in Subject.__struct_fields__))
 
 
-def entry_about(
-    kind: AuditRecord, job: Subject, audit_key: bytes, *, at_us: Instant, attempt: int, fence: int
-) -> Entry:
+def entry_about(kind: AuditRecord, job: Subject, audit_key: bytes, at_us: Instant, attempt: int, fence: int) -> Entry:
     """Return the entry of the record of a kind that is about a job."""
     body = body_like(
         kind,
@@ -93,10 +91,11 @@ def kind_of(
 
 def parameters(entries: Sequence[Entry]) -> list[tuple[bytes, bytes, bytes, int | None, str | None]]:
     """Return the rows of `audit` for entries, as `append` takes them, each with a salt of its own."""
-    salts = token_bytes(SALT_BYTES * len(entries))
+    drawn = token_bytes(SALT_BYTES * len(entries))
+    salts = [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
     return [
-        _row(entry, salts[at : at + SALT_BYTES])
-        for at, entry in zip(range(0, len(salts), SALT_BYTES), entries, strict=True)
+        (leaf_of(salt, entry.body), salt, entry.body, entry.seq, entry.job_id)
+        for salt, entry in zip(salts, entries, strict=True)
     ]
 
 
@@ -111,7 +110,3 @@ def major(type_name: str) -> int:
     """Return the number behind the `@` of a type name, 0 when there is none."""
     digits = type_name.rpartition("@")[2]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 4 else 0  # noqa: PLR2004  TYPE_NAME
-
-
-def _row(entry: Entry, salt: bytes) -> tuple[bytes, bytes, bytes, int | None, str | None]:
-    return leaf_data(commitment(salt, entry.body)), salt, entry.body, entry.seq, entry.job_id

@@ -36,9 +36,6 @@ PAGE_MIN, PAGE_MAX = 16, 256
 TOKEN_BYTES = 16
 TOKEN_CHARS = 2 * TOKEN_BYTES
 
-Place = tuple[int, int, int]
-"""Where a job stands in line: (priority, due_at, seq)."""
-
 
 class Claimant(msgspec.Struct, frozen=True, gc=False):
     """Who claims: a worker of one pool, and the types its code knows."""
@@ -85,11 +82,18 @@ def claim(tx: Tx, n: int, claimant: Claimant) -> list[Grant]:
 
 def _startable(tx: Tx, claimant: Claimant) -> dict[str, _Terms]:
     """Return the accepted types that belong to the pool, are readable, and whose switches let them start."""
+    fact = ("startable", claimant.pool, *claimant.accepts)
+    if fact not in tx.facts:
+        tx.facts[fact] = _policies(tx, claimant)
+    return {policy.name: _terms(tx, policy) for policy in tx.facts[fact]}
+
+
+def _policies(tx: Tx, claimant: Claimant) -> list[TypePolicy]:
     if claimant.pool in control.halted(tx, ControlScope.POOL):
-        return {}
+        return []
     halted = set(control.halted(tx, ControlScope.TYPE))
     facts = type_facts(tx, sorted(set(claimant.accepts) - halted))
-    return {fact.name: _terms(tx, fact.policy) for fact in facts if fact.policy and fact.pool == claimant.pool}
+    return [fact.policy for fact in facts if fact.policy and fact.pool == claimant.pool]
 
 
 def _terms(tx: Tx, policy: TypePolicy) -> _Terms:
@@ -105,16 +109,16 @@ def _line(tx: Tx, types: dict[str, _Terms], n: int) -> Iterator[int]:
         yield seq
 
 
-def _line_of(tx: Tx, type_name: str, page: int) -> Iterator[Place]:
+def _line_of(tx: Tx, type_name: str, page: int) -> Iterator[tuple[int, int, int]]:
+    """Yield where the ready jobs of a type stand in line: (priority, due_at, seq)."""
     asked = {"type": type_name, "limit": page, "halted_origins": control.not_claimable(tx)["halted_origins"]}
-    last: Place = (-1, 0, 0)
+    priority, due_at, seq = -1, 0, 0
     while True:
-        rows = tx.all(_CLAIM["candidates"], asked | dict(zip(("priority", "due_at", "seq"), last, strict=True)))
-        for row in rows:
-            last = (row["priority"], row["due_at"], row["seq"])
-            yield last
-        if len(rows) < page:
+        places = tx.tuples(_CLAIM["candidates"], {**asked, "priority": priority, "due_at": due_at, "seq": seq})
+        yield from places
+        if len(places) < page:
             return
+        priority, due_at, seq = places[-1]
 
 
 def _tried(tx: Tx, seqs: list[int], claimant: Claimant, types: dict[str, _Terms]) -> list[Grant]:

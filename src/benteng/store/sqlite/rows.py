@@ -125,12 +125,8 @@ def encode(job: Job) -> dict[str, Any]:
 
 def decode(row: Ready) -> Job:
     """Return the job that a row describes. Raises UndecodableError."""
-    if not JOB_ID.fullmatch(row.id):
-        raise UndecodableError("id is not a UUID")
-    if not TYPE_NAME.fullmatch(row.type):
-        raise UndecodableError("type is not name@major")
-    if not HEX_64.fullmatch(row.operation_key) or not HEX_64.fullmatch(row.payload_sha256):
-        raise UndecodableError("operation_key or payload_sha256 is not a digest")
+    if not _NAMED.fullmatch(f"{row.id} {row.operation_key} {row.payload_sha256} {row.type}"):
+        raise UndecodableError("id is not a UUID, type not name@major, operation_key or payload_sha256 not a digest")
     return Job(
         id=row.id,
         type=row.type,
@@ -152,6 +148,7 @@ def decode(row: Ready) -> Job:
     )
 
 
+_NAMED = re.compile(rf"{JOB_ID.pattern} {HEX_64.pattern} {HEX_64.pattern} {TYPE_NAME.pattern}", re.ASCII)
 _TIERS = {tier.value: tier for tier in Tier}
 
 

@@ -89,8 +89,11 @@ class Tx:
 
     def values(self, kind: Callable[..., Value], sql: str, parameters: Mapping[str, Any]) -> list[Value]:
         """Return all rows of a statement that only reads, each as a value of a kind whose fields are its columns."""
-        _, rows = _fetched(self._connection, sql, parameters)
-        return [kind(*row) for row in rows]
+        return [kind(*row) for row in self.tuples(sql, parameters)]
+
+    def tuples(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement that only reads, each as its columns."""
+        return _fetched(self._connection, sql, parameters)[1]
 
     def one(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Row | None:
         """Return the first row of a statement that only reads, or None."""
@@ -117,29 +120,15 @@ class Tx:
     def note_of(self, event: Event, job: audit.Subject, said: audit.Said, *, attempt: int, fence: int) -> None:
         """Say to the audit what happened to a job, which is known by more than a row."""
         kind = audit.kind_of(event, self.origin, job.type, job.policy_sha256, job.origin, job.actor, said)
-        self._entries.append(audit.entry_about(kind, job, self.audit_key, at_us=self.now, attempt=attempt, fence=fence))
+        self._entries.append(audit.entry_about(kind, job, self.audit_key, self.now, attempt, fence))
 
     def say(self, event: Event, **said: Any) -> None:
         """Say to the audit what happened to no job of the ledger, or to one that is only known by its id."""
         self._entries.append(audit.entry_of(AuditRecord(at_us=self.now, event=event, login=self.origin, **said)))
 
-    @contextmanager
-    def savepoint(self) -> Generator[None]:
+    def savepoint(self) -> Savepoint:
         """Undo what happens inside, and what it said to the audit, when it raises."""
-        said = len(self._entries)
-        self._connection.execute("savepoint inner_part")
-        try:
-            yield
-        except BaseException:
-            if not self._connection.in_transaction:  # SQLite itself has rolled everything back
-                raise
-            self._connection.execute("rollback to inner_part")
-            self._connection.execute("release inner_part")
-            del self._entries[said:]
-            self.memo.clear()
-            self.facts.clear()
-            raise
-        self._connection.execute("release inner_part")
+        return Savepoint(self, self._connection, self._entries)
 
     @property
     def alive(self) -> bool:
@@ -155,6 +144,29 @@ class Tx:
         made = Counter([entry.ready for entry in self._entries if entry.ready])
         quiet = (self.one(_HINT["quiet"], {"type": name, "made": count}) for name, count in made.items())
         return {row["pool"] for row in quiet if row is not None}
+
+
+class Savepoint:
+    """A part of a transaction that is undone alone. A class: a turn has three, and a generator takes twice as long."""
+
+    def __init__(self, tx: Tx, connection: sqlite3.Connection, entries: list[audit.Entry]) -> None:
+        self._tx = tx
+        self._connection = connection
+        self._entries = entries
+        self._said = len(entries)
+
+    def __enter__(self) -> None:
+        self._connection.execute("savepoint inner_part")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None and not self._connection.in_transaction:
+            return  # SQLite itself has rolled everything back
+        if kind is not None:
+            self._connection.execute("rollback to inner_part")
+            del self._entries[self._said :]
+            self._tx.memo.clear()
+            self._tx.facts.clear()
+        self._connection.execute("release inner_part")
 
 
 class Ledger:

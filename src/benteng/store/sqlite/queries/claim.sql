@@ -6,7 +6,7 @@
 -- Order     candidates a type, from the index alone; load them; decide; take resources; start.
 
 -- name: candidates
-select seq, priority, due_at
+select priority, due_at, seq
 from job
 where state = 'ready'
   and type = :type
