@@ -10,6 +10,7 @@ returns table (ready integer, woken integer, expired integer, next_seconds float
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

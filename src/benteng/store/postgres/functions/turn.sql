@@ -93,11 +93,11 @@ begin
     end if;
     perform benteng.same_history();
   end if;
-  v_read := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready'));
   if current_setting('benteng.lanes', true) <> '' then
     select l.* into v_types, v_leases, v_limits, v_levels, v_sinces, v_made_at
     from benteng.lanes(v_types, v_leases, v_limits) l;
   end if;
+  v_read := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready'));
   for v_round in 0 .. 24 loop
     exit when v_want <= 0 or v_types is null;
     -- Later rounds look further, so that many jobs to park at the head do not hide one that can start.
