@@ -14,6 +14,7 @@ from benteng.store.postgres.wire import BOOL, ENTRANCE, INT8, REFUSAL, SETTLEMEN
 from benteng.store.records import Admission, Depth, Query
 from benteng.testing.bench import proof, settlement
 from benteng.testing.ledger import ACCEPTS, LOW, PARENT
+from tests.support.sessions import say
 
 NOTHING = "01890000-0000-7000-8000-000000000000"
 NESTED = struct.pack("!iiIiiiii6si6s", 2, 0, 25, 1, 1, 2, 1, 6, b"host:a", 6, b"host:b")
@@ -224,8 +225,8 @@ def test_a_count_makes_nobody_wait(ledger, bench):
     for _ in range(3):
         bench.admitted(entry=State.QUARANTINED)
     store = ledger.producer()
-    store._connected().execute("begin")
+    say(store, b"begin")
     store.admit([Admission(bench.job())])
 
     bench.admitted()
-    store._connected().rollback()
+    say(store, b"rollback")

@@ -20,6 +20,7 @@ from benteng.lifecycle import State
 from benteng.store.records import Admission, Disposal
 from benteng.testing.bench import records, settlement
 from benteng.testing.ledger import ACCEPTS, LOW, MEDIUM
+from tests.support.sessions import say
 
 CLAIM = "select job_id::text, fence from benteng_v1.claim(%s, %s, 'raw') where job_id is not null"
 WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
@@ -279,11 +280,11 @@ def test_reclaim_leaves_a_settlement_under_way_alone(ledger, bench):
     grant = bench.started()
     bench.advance(31)
     store = ledger.consumer()
-    store._connected().execute("begin")
+    say(store, b"begin")
     settled = store.settle([settlement(grant)])
 
     taken = bench.reclaim()
-    store._connected().commit()
+    say(store, b"commit")
     bench.journal.settled(settled)
 
     assert ([State.COMPLETED], []) == ([each.state for each in settled], taken)
@@ -294,12 +295,12 @@ def test_duplicate_waits_for_an_open_admission(ledger, bench, owner, raw):
     """While the first of two is not committed the second waits, and then gets the first one's receipt."""
     first, second = bench.job(MEDIUM, operation="a"), bench.job(MEDIUM, operation="a")
     store = ledger.producer()
-    store._connected().execute("begin")
+    say(store, b"begin")
     store.admit([admission(first)])
 
     other = Waiter(lambda: bench.admit(second))
     wait_for(owner)
-    store._connected().commit()
+    say(store, b"commit")
 
     assert [first.id] == [each.job_id for each in other.join()]
 
@@ -308,12 +309,12 @@ def test_duplicate_of_an_admission_that_rolled_back_enters(ledger, bench, owner)
     """When the winner rolls back, the one that waited is admitted."""
     first, second = bench.job(MEDIUM, operation="a"), bench.job(MEDIUM, operation="a")
     store = ledger.producer()
-    store._connected().execute("begin")
+    say(store, b"begin")
     store.admit([admission(first)])
 
     other = Waiter(lambda: bench.admit(second))
     wait_for(owner)
-    store._connected().rollback()
+    say(store, b"rollback")
 
     assert [second.id] == [each.job_id for each in other.join()]
     assert bench.operator.show(first.id) is None
@@ -323,13 +324,13 @@ def test_batches_reserve_their_keys_in_one_order(ledger, bench, owner):
     """Whatever the order of a batch, its first key is reserved first: waiting for it, the batch holds no other."""
     early, late = sorted("ab", key=lambda name: bench.job(MEDIUM, operation=name).operation_key)
     store, other = ledger.producer(), ledger.producer()
-    store._connected().execute("begin")
+    say(store, b"begin")
     store.admit([admission(bench.job(MEDIUM, operation=early))])
 
     batch = Waiter(lambda: bench.admit(bench.job(MEDIUM, operation=late), bench.job(MEDIUM, operation=early)))
     wait_for(owner)
     (free,) = other.admit([admission(bench.job(MEDIUM, operation=late))])
-    store._connected().rollback()
+    say(store, b"rollback")
 
     assert [Disposal.DUPLICATE, Disposal.ADMITTED] == [each.disposal for each in batch.join()]
     assert free.job_id == batch.answer[0].job_id
@@ -340,13 +341,13 @@ def test_key_that_is_freed_while_an_admission_waits_gets_the_next_epoch(ledger, 
     early, late = sorted("ab", key=lambda name: bench.job(MEDIUM, operation=name).operation_key)
     old = bench.admitted(MEDIUM, operation=late)
     store = ledger.producer()
-    store._connected().execute("begin")
+    say(store, b"begin")
     store.admit([admission(bench.job(MEDIUM, operation=early))])
 
     both = Waiter(lambda: bench.admit(bench.job(MEDIUM, operation=early), bench.job(MEDIUM, operation=late)))
     wait_for(owner)
     bench.operator.cancel((old.id,), "a reason")
-    store._connected().rollback()
+    say(store, b"rollback")
 
     assert [State.READY] * 2 == [each.state for each in both.join()]
     assert [1, 2] == [bench.view(each.job_id).epoch for each in both.answer]
