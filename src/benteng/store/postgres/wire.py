@@ -249,8 +249,10 @@ class Types:
 
 def entrance(job: Job, entry: State, rule: str = "", reason: str = "", parent: str = "") -> tuple[Any, ...]:
     """Return a job on its way in, as the fields of ENTRANCE."""
-    artifacts = [part for ref in job.refs.artifacts for part in (ref.id, ref.sha256)]
-    texts = (job.type, job.origin, job.actor, job.request_id, job.summary, *artifacts, *job.refs.targets)
+    refs = job.refs
+    artifacts = [part for ref in refs.artifacts for part in (ref.id, ref.sha256)] if refs.artifacts else ()
+    named = (*artifacts, *refs.targets, *refs.resources)
+    texts = (job.type, job.origin, job.actor, job.request_id, job.summary, job.policy_sha256, *named)
     return (
         job_uuid(job.id),
         job.type,
@@ -268,14 +270,14 @@ def entrance(job: Job, entry: State, rule: str = "", reason: str = "", parent: s
         job.envelope,
         job.policy_sha256,
         artifacts,
-        job.refs.targets,
-        job.refs.resources,
+        refs.targets,
+        refs.resources,
         job.summary,
         str(entry),
         rule,
         reason,
-        job_uuid(parent),
-        not is_storable("".join((*texts, *job.refs.resources, job.policy_sha256))),
+        job_uuid(parent) if parent else None,
+        not is_storable("".join(texts)),
     )
 
 
