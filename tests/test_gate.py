@@ -23,7 +23,7 @@ from benteng.gate import FIRST_MAX, PART_MAX, JobSpec
 from benteng.lifecycle import State
 from benteng.policy import Effect, Tier
 from benteng.store.open import open_auditor, open_operator
-from benteng.store.records import Depth, Query
+from benteng.store.records import Depth, Disposal, Query
 from benteng.verdict import ADMIT, Hold, Refuse, Verdict
 from tests.guard_cases import DIGEST
 
@@ -364,6 +364,17 @@ def test_evidence_is_asked_before_the_part_before_it_is_begun(app, scan):
         ("admit", PART_MAX),
         ("admit", 1 + FIRST_MAX),
     ] == producer.said
+
+
+def test_evidence_is_asked_for_those_that_need_it(app, scan):
+    """Among LOW jobs the others get their own answers, and nobody another's."""
+    producer = Told(app.gate.producer)
+    specs = [*greetings(1), *scan(1), *greetings(1), *scan(1, 2)[1:]]
+
+    answers = dataclasses.replace(app.gate, producer=producer).enqueue_many(specs)
+
+    assert [Disposal.ADMITTED] * len(specs) == [answer.disposal for answer in answers]
+    assert [("evidence", 2), ("admit", len(specs))] == producer.said
 
 
 class Interrupting(Mapping):

@@ -79,6 +79,14 @@ def test_the_contract_of_the_code_must_be_the_reviewed_one():
     assert said(verdict) == "G-contract"
 
 
+def test_a_cell_compares_the_digest_too():
+    """What reaches a cell is what was digested, whoever handed it out."""
+    good = case()
+    job = replace(good.job, payload_sha256="0" * 64)
+
+    assert said(judge(replace(good, job=job), evidence(), CELL)) == "G-canonical"
+
+
 def test_bytes_that_are_not_canonical_are_suspicious():
     """White space in stored bytes did not come from a gate."""
     good = case()
