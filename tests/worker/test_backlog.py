@@ -60,12 +60,18 @@ def test_a_claim_goes_along_at_once_where_it_starts_something(ended, waiting, ga
 )
 def test_a_claim_leaves_half_of_many_slots_to_the_next(slots, jobs):
     """While one half runs the ledger starts the other; with few slots a call costs more than that gains."""
-    assert jobs == share(slots, overlaps=True)
+    assert jobs == share(slots, overlaps=True, serial=False)
+
+
+@pytest.mark.parametrize("slots,jobs", [(1, 1), (7, 7), (8, 4), (10, 5), (100, 50)], ids=lambda each: f"{each}")
+def test_a_claim_leaves_half_of_a_few_slots_where_cells_make_one_at_a_time(slots, jobs):
+    """What the ledger's call overlaps with takes longer there."""
+    assert jobs == share(slots, overlaps=True, serial=True)
 
 
 def test_a_claim_starts_all_where_the_ledger_works_only_while_it_is_waited_for():
     """Two calls instead of one would start nothing sooner."""
-    assert [200, SETTLE_MAX] == [share(slots, overlaps=False) for slots in (200, 1_000)]
+    assert [200, SETTLE_MAX] == [share(slots, overlaps=False, serial=True) for slots in (200, 1_000)]
 
 
 def test_a_claim_waits_for_what_ends_in_a_moment():

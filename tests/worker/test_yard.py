@@ -462,6 +462,17 @@ def test_a_violation_before_the_start_is_suspicious_too(yard, said):
 
 # ------------------------------------------------------------------------------------------ few cells for what is quick
 
+
+@pytest.mark.parametrize(
+    "tiers,sizes",
+    [([Tier.MEDIUM] * 25, [10, 10, 5]), ([Tier.LOW] * 25, [25]), ([Tier.LOW] * 5 + [Tier.HIGH] * 6, [10, 1]), ([], [])],
+    ids=["medium", "low", "mixed", "none"],
+)
+def test_what_is_judged_goes_to_cells_in_portions(yard, tiers, sizes):
+    """While a cell makes one portion the next is judged; the one cell of LOW gets all at once."""
+    assert sizes == [len(portion) for portion in yard.portions([flight(tier) for tier in tiers])]
+
+
 NOW = 100.0
 
 

@@ -17,6 +17,9 @@ GATHER_SECONDS = 0.1
 OVERLAP_SLOTS_MIN = 32
 """From so many on a call starts half of them; with fewer its own price is more than the overlap gains (ADR 0007)."""
 
+OVERLAP_SERIAL_SLOTS_MIN = 8
+"""The same where cells make one attempt at a time: what a call of the ledger overlaps with is longer then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -50,6 +53,10 @@ class Backlog:
         return self.since + (GATHER_SECONDS if self.waiting else LINGER_SECONDS)
 
 
-def share(slots: int, *, overlaps: bool) -> int:
-    """Return how many jobs one call may start: half of many slots where the ledger works while the other half runs."""
-    return min(SETTLE_MAX, -(-slots // 2) if overlaps and slots >= OVERLAP_SLOTS_MIN else slots)
+def share(slots: int, *, overlaps: bool, serial: bool) -> int:
+    """Return how many jobs one call may start: half of many slots where the ledger works while the other half runs.
+
+    serial  whether there are cells that make one attempt at a time
+    """
+    many = slots >= (OVERLAP_SERIAL_SLOTS_MIN if serial else OVERLAP_SLOTS_MIN)
+    return min(SETTLE_MAX, -(-slots // 2) if overlaps and many else slots)

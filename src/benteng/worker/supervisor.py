@@ -21,7 +21,7 @@ from typing import TypeVar
 from benteng import clock
 from benteng.errors import BentengError, StoreError, StoreUnavailable
 from benteng.job import Grant
-from benteng.policy import TypePolicy, differences
+from benteng.policy import Tier, TypePolicy, differences
 from benteng.redact import clean_line
 from benteng.store.contract import BATCH_MAX, Hints, StepwiseConsumer, Turning
 from benteng.store.records import Extension, Turn, WorkerFacts, WorkerRefusal
@@ -83,6 +83,11 @@ class Plan:
         return self.pool.own(self.policies)
 
     @property
+    def serial(self) -> bool:
+        """Whether a type of this pool has cells that make one attempt at a time, and are used again."""
+        return any(policy.tier is Tier.MEDIUM for policy in self.types.values())
+
+    @property
     def beat_seconds(self) -> float:
         """How often leases are prolonged: every third of the shortest."""
         return min(policy.limits.lease_seconds for policy in self.types.values()) / 3
@@ -124,7 +129,7 @@ class Supervisor:
         self._flights: dict[int, Flight] = {}
         self._done: list[Flight] = []
         self._under_way: UnderWay | None = None
-        self._share = share(plan.pool.concurrency, overlaps=store.overlaps)
+        self._share = share(plan.pool.concurrency, overlaps=store.overlaps, serial=plan.serial)
         self._handle = 0
         self._accepts: tuple[str, ...] = ()
         self._signals = 0
@@ -287,6 +292,11 @@ class Supervisor:
             flight.outcome = self._judge.verdict(flight.grant)
 
     def _take(self, flights: Sequence[Flight], asked_at: float) -> None:
+        """Judge flights and have them made: while cells make one portion, the next is judged."""
+        for portion in self._yard.portions(flights):
+            self._judged(portion, asked_at)
+
+    def _judged(self, flights: Sequence[Flight], asked_at: float) -> None:
         for flight in flights:
             self._look_at(flight)
             if flight.outcome is None:

@@ -11,7 +11,7 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -32,6 +32,7 @@ from benteng.worker.pool import KINDS, Kind
 from benteng.worker.reports import Reports
 from benteng.worker.scratch import PLACE
 from benteng.worker.seats import Seats
+from benteng.worker.shelf import PIECES_MAX
 from benteng.worker.timers import Timers
 from benteng.worker.watched import Heard
 
@@ -76,6 +77,13 @@ class Yard:
     def flowing(self) -> bool:
         """Whether a cell makes several flights, one after the other."""
         return self._seats.flowing
+
+    def portions(self, flights: Sequence[Flight]) -> Iterator[Sequence[Flight]]:
+        """Yield flights in portions that are each worth the waking of a cell."""
+        wide = all(KINDS[flight.policy.tier] is Kind.WIDE for flight in flights)
+        size = max(1, len(flights)) if wide else 1 + PIECES_MAX
+        for first in range(0, len(flights), size):
+            yield flights[first : first + size]
 
     def enter(self, flights: Iterable[Flight], now: float) -> None:
         """Take flights in. They wait for a cell if they must, but not for ever."""
