@@ -16,7 +16,7 @@ from benteng.store.records import Admission, Depth, Disposal, LeaseProof, Query,
 from benteng.store.sqlite import refusals
 from benteng.store.sqlite.rows import UndecodableError, decode_refs, encode_refs
 from benteng.store.sqlite.settle import clamped
-from benteng.store.sqlite.statements import parse, schema, statements
+from benteng.store.sqlite.statements import by_place, parse, schema, statements
 from benteng.testing.bench import Bench, proof, records, settlement
 from benteng.testing.ledger import HIGH, LOW, MEDIUM, make_policy, type_row
 
@@ -273,6 +273,27 @@ def test_records_of_one_job_are_found_without_a_walk_through_the_log(bench):
 
     assert ["audit_job", "audit_job_id"] == re.findall(r"SEARCH audit USING INDEX (\w+)", str(plan))
     assert "SCAN" not in str(plan)
+
+
+@pytest.mark.parametrize(
+    "sql, numbered, placed",
+    [
+        ("insert into t values (:b, :a, :b)", "insert into t values (?1, ?2, ?1)", ("B", "A")),
+        ("select :a", "select ?1", ("A",)),
+        (
+            "-- a: one of b:c\nselect json_extract(x, '$.b'), :c_1",
+            "-- a: one of b:c\nselect json_extract(x, '$.b'), ?1",
+            ("C",),
+        ),
+    ],
+    ids=["twice", "alone", "other-colons"],
+)
+def test_parameters_by_name_find_their_places(sql, numbered, placed):
+    """What runs for many rows is bound by place, and means the same."""
+    found, binding = by_place(sql)
+
+    assert numbered == found
+    assert placed == binding({"a": "A", "b": "B", "c_1": "C"})
 
 
 def test_a_count_of_a_number_that_was_never_drawn_is_void(ledger, bench):

@@ -200,11 +200,13 @@ def _count(tx: Tx, origin: str, last: int) -> int:
 def _write(tx: Tx, entering: Sequence[_Entering]) -> None:
     """Reserve the operations, then insert the jobs."""
     rows = [_row(tx, each) for each in entering]
-    tx.many(_ADMIT["reserve"], rows)
-    tx.many(_ADMIT["insert"], rows)
+    tx.many_named(_ADMIT["reserve"], rows)
+    tx.many_named(_ADMIT["insert"], rows)
     numbered = [(row["seq"], each.entrance) for row, each in zip(rows, entering, strict=True)]
-    names = [{"key": key, "seq": seq} for seq, entrance in numbered for key in entrance.job.refs.resources]
-    tx.many(_ADMIT["names_resource"], names)
+    tx.many(
+        _ADMIT["names_resource"],
+        [(key, seq) for seq, entrance in numbered for key in entrance.job.refs.resources],
+    )
     for (seq, entrance), each in zip(numbered, entering, strict=True):
         if each.state is State.QUARANTINED:
             why = {"rule": entrance.rule, "error": entrance.reason}

@@ -25,7 +25,7 @@ BATON_SECONDS = 5
 
 def ensure(tx: Tx, keys: Sequence[str]) -> None:
     """Make the rows of resources that nobody has named before."""
-    tx.many(_RESOURCE["ensure"], [{"key": key} for key in keys])
+    tx.many_named(_RESOURCE["ensure"], [{"key": key} for key in keys])
 
 
 def busy(tx: Tx, keys: Sequence[str]) -> str | None:

@@ -5,19 +5,39 @@ A file holds `-- name: word` lines; the text up to the next one is that statemen
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 HERE = Path(__file__).parent
 QUERIES = HERE / "queries"
 _MARK = "-- name: "
+_PARAMETER = re.compile(r"(?<!\w):([a-z_0-9]+)")
+
+Binding = Callable[[Mapping[str, Any]], tuple[Any, ...]]
+"""Makes the parameters of a statement of a row that has them by name."""
 
 
 @cache
 def statements(verb: str) -> MappingProxyType[str, str]:
     """Return the statements of `queries/<verb>.sql` by name."""
     return MappingProxyType(parse((QUERIES / f"{verb}.sql").read_text(encoding="utf-8")))
+
+
+@cache
+def by_place(sql: str) -> tuple[str, Binding]:
+    """Return a statement with numbers for the names of its parameters, and what puts a row's values in their places.
+
+    For what runs for many rows: whoever binds names has SQLite look for each among all of them, row after row.
+    """
+    names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+    numbered = _PARAMETER.sub(lambda found: f"?{names.index(found[1]) + 1}", sql)
+    pick = itemgetter(*names)
+    return numbered, pick if len(names) > 1 else lambda row: (pick(row),)
 
 
 def schema() -> str:

@@ -24,7 +24,7 @@ from benteng.store.records import Facet
 from benteng.store.sqlite import audit, faults, file, hints
 from benteng.store.sqlite.connection import Place, any_text, connect, own_origin, retried
 from benteng.store.sqlite.facts import Facts, Known
-from benteng.store.sqlite.statements import statements
+from benteng.store.sqlite.statements import by_place, statements
 
 Row = dict[str, Any]
 """One row of a statement, by column. What sqlite3 has for it looks for a name in all of them, column by column."""
@@ -108,9 +108,14 @@ class Tx:
         """Execute a statement and return how many rows it changed."""
         return self._connection.execute(sql, parameters).rowcount
 
-    def many(self, sql: str, parameters: Iterable[Mapping[str, Any] | Sequence[Any]]) -> int:
-        """Execute a statement once for each set of parameters and return how many rows that changed."""
+    def many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement once for each set of parameters, by place, and return how many rows that changed."""
         return self._connection.executemany(sql, parameters).rowcount
+
+    def many_named(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> int:
+        """Execute a statement once for each set of parameters, by name, and return how many rows that changed."""
+        numbered, placed = by_place(sql)
+        return self.many(numbered, map(placed, parameters))
 
     def note(self, event: Event, row: Row, **said: Any) -> None:
         """Say to the audit what happened to a job; `row` is the job's row as it was found."""

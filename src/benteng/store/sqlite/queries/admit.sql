@@ -47,7 +47,7 @@ values (
 
 -- name: names_resource
 insert into job_resource (key, seq)
-values (:key, :seq)
+values (?, ?)
 on conflict do nothing;
 
 -- name: span
