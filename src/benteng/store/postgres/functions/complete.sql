@@ -64,11 +64,14 @@ begin
         error = '',
         rule = '',
         result = g.result,
-        result_until = e.now + g.result_keep,
-        keep_until = e.now + g.keep,
-        finished_at = e.now
-    from ended e
-    cross join gone g
+        result_until = g.now + g.result_keep,
+        keep_until = g.now + g.keep,
+        finished_at = g.now
+    from (                                                   -- what a join of two sets would copy for each row: all of both
+      select e.now, g.seq, g.attempts, g.crashes, g.starts, g.fence, g.token, g.result, g.result_keep, g.keep
+      from ended e
+      cross join gone g
+      offset 0) g
     where o.seq = g.seq
   ), dated as (
     insert into benteng.retention (until, seqs)
