@@ -565,3 +565,17 @@ def test_a_shelf_is_left_alone_while_half_of_it_ends(ended, started, goes_on):
         each.started = True
 
     assert goes_on == [cell.goes_on(NOW) for _ in goes_on]
+
+
+def test_what_a_cell_did_not_take_does_not_count_as_ended():
+    """Else a shelf on which there was no room would look as if half of it had been made."""
+    lane = staffed(cells=1, waiting=10)
+    [(cell, flights)] = lane.place(NOW)
+    cell.seat(flights, NOW)
+    flights[0].started = True
+
+    cell.unseat(flights[5:])
+
+    assert [0, 1, 2, 3, 4] == list(cell.flights)
+    assert 5 == cell.jobs
+    assert not cell.goes_on(NOW)
