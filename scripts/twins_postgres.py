@@ -21,6 +21,7 @@ HOSTILE = "tests/store/postgres/test_hostile.py"
 HINTS = "tests/store/postgres/test_hints.py"
 EVIDENCE = "tests/store/postgres/test_evidence.py"
 LANES = "tests/store/postgres/test_lanes.py"
+ONE = "tests/store/postgres/test_enter_one.py"
 RETENTION = "tests/store/postgres/test_retention.py"
 GATHERED = "tests/store/postgres/test_pool_types.py"
 ALIKE = ("type", "actor", "origin", "artifacts", "targets")
@@ -499,13 +500,11 @@ TWINS = (
         (("  if v_repeated or v_full <> '{}' then", "  if v_repeated then"),),
         "full_origin",
     ),
-    twin(
-        "depth-never-counted", "depth.sql", ((" - d.seq < coalesce(", " - d.seq < 100000 + coalesce("),), "full_origin"
-    ),
+    twin("depth-never-counted", "depth.sql", ((" - d.seq < p_max", " - d.seq < 100000 + p_max"),), "full_origin"),
     twin(
         "depth-always-counted",
         "depth.sql",
-        ((" - d.seq < coalesce(", " - d.seq < 0 * coalesce("),),
+        ((" - d.seq < p_max", " - d.seq < 0 * p_max"),),
         "depth_is_counted",
         HOSTILE,
     ),
@@ -571,6 +570,33 @@ TWINS = (
         "keys-unsorted", "judge.sql", (("if v_key <= v_last or", "if v_key = v_last or"),), "keys_are_refused", HOSTILE
     ),
     twin("keys-nested", "judge.sql", (("array_ndims(p_names) <> 1 or ", ""),), "keys_are_refused", HOSTILE),
+    # -- the straight way of one job
+    twin(
+        "one-not-judged",
+        "enter_one.sql",
+        ((" and benteng.fault(p_job, p_me.name, v_name, v_sha256, v_tier, v_bytes) is null", ""),),
+        "each_way",
+        ONE,
+    ),
+    twin("one-unusual", "enter_one.sql", (("coalesce(v_is_usual and ", "coalesce("),), "together", ONE),
+    twin("one-held", "enter_one.sql", (("p_job.entry <> 'ready' or ", ""),), "each_way", ONE),
+    twin("one-successor", "enter_one.sql", (("or p_job.parent is not null ", ""),), "each_way", ONE),
+    twin("one-replayed", "enter_one.sql", (("or p_job.generation <> 0 or", "or"),), "each_way", ONE),
+    twin("one-at-once", "enter_one.sql", (("or p_job.available_at <> 0 or", "or"),), "each_way", ONE),
+    twin("one-that-never-expires", "enter_one.sql", ((" or p_job.expires_at <> 0", ""),), "each_way", ONE),
+    twin("one-without-rule", "enter_one.sql", (("p_job.rule <> '' or ", ""),), "each_way", ONE),
+    twin("one-without-reason", "enter_one.sql", (("p_job.reason <> '' or ", ""),), "each_way", ONE),
+    twin("one-without-resource", "enter_one.sql", ((" or p_job.resources <> '{}'", ""),), "each_way", ONE),
+    twin("one-of-a-freed-key", "enter_one.sql", (("  if v_is_freed then", "  if false then"),), "together", ONE),
+    twin("one-never", "enter_one.sql", (("  if not v_is_usual and ", "  if "),), "straight_way", ONE),
+    twin("one-rung-always", "enter_one.sql", (("  if v_is_quiet then", "  if true then"),), "does_not_need", COSTS),
+    twin(
+        "refused-key-read",
+        "enter.sql",
+        (("on o.key = case when p_codes[i.ordinality] is null then", "on o.key = case when true then"),),
+        "each_way",
+        ONE,
+    ),
     # -- bounds that no worker can move
     twin(
         "attempts-unbounded",
@@ -602,10 +628,10 @@ TWINS = (
     twin(
         "origin-believed",
         "judge.sql",
-        (("when i.origin <> p_origins[least(i.ordinality, cardinality(p_origins))]\n", "when false\n"),),
+        (("when p_job.origin <> p_asks\n", "when false\n"),),
         "foreign_origin",
     ),
-    twin("digest-believed", "judge.sql", (("when t.sha256 <> i.policy_sha256\n", "when false\n"),), "other_policy"),
+    twin("digest-believed", "judge.sql", (("when p_sha256 <> p_job.policy_sha256\n", "when false\n"),), "other_policy"),
     twin(
         "anybody-speaks",
         "judge.sql",
@@ -625,7 +651,7 @@ TWINS = (
     twin(
         "looked-at-all-that-is-ready",
         "ring.sql",
-        (("        limit 1\n        offset 0)) r;", ")) r;"),),
+        (("  order by j.priority desc, j.due_at desc, j.seq desc\n  limit 1\n", ""),),
         "one_look",
         HINTS,
     ),

@@ -42,13 +42,14 @@ select 'host:' || n from generate_series(0, %(resources)s - 1) n
 on conflict do nothing;
 
 insert into benteng.operation (
-  seq, job_id, key, epoch, state, ended, payload_sha256, type, tier, origin, actor, request_id, priority, policy_sha256,
-  artifacts, targets, resources, summary, starts, attempts, result, result_until, keep_until, admitted_at, finished_at)
+  seq, job_id, key, epoch, state, ended, payload_sha256, type, name, tier, origin, actor, request_id, priority,
+  policy_sha256, artifacts, targets, resources, summary, starts, attempts, result, result_until, keep_until,
+  admitted_at, finished_at)
 select
   c.seq, c.id, c.key, 1, case when c.kind = 'finished' then 'completed' else 'reserved' end,
-  case when c.kind = 'finished' then 'completed' end, sha256(c.payload), c.type, c.tier, c.origin, 'svc:tester',
-  'crowd-' || c.n, c.priority, c.sha256, '{}', '{}', c.resources, '{}', (c.kind <> 'ready')::integer,
-  (c.kind <> 'ready')::integer, case when c.kind = 'finished' then 'null'::bytea end,
+  case when c.kind = 'finished' then 'completed' end, sha256(c.payload), c.type, split_part(c.type, '@', 1),
+  c.tier, c.origin, 'svc:tester', 'crowd-' || c.n, c.priority, c.sha256, '{}', '{}', c.resources, '{}',
+  (c.kind <> 'ready')::integer, (c.kind <> 'ready')::integer, case when c.kind = 'finished' then 'null'::bytea end,
   case when c.kind = 'finished' then c.at + interval '1 day' end,
   case when c.kind = 'finished' then c.at + interval '30 days' end, c.at, case when c.kind = 'finished' then c.at end
 from crowd c;

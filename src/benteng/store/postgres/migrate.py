@@ -50,6 +50,7 @@ FUNCTIONS = (
         "judge",
         "depth",
         "enter",
+        "enter_one",
         "audit_row",
         "audit_page",
     ),

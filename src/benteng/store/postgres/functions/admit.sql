@@ -15,13 +15,25 @@ as $$
 declare
   v_me  benteng.login := benteng.me('producer');
   v_now timestamptz;
+  v_job benteng_v1.entrance;
 begin
   if cardinality(p_jobs) > 1000 or cardinality(p_refusals) > 1000 then
     raise exception 'at most 1000 in one call' using errcode = 'program_limit_exceeded';
   end if;
   lock table benteng.control in row share mode;
   v_now := benteng.now();
-  if cardinality(p_jobs) > 0 or cardinality(p_refusals) = 0 then
+  v_job := p_jobs[1];
+  if (cardinality(p_jobs) = 1 or cardinality(p_jobs) + cardinality(p_refusals) = 0)
+    and benteng.enter_one(v_job, v_me, v_now)
+  then
+    ord := 1;
+    disposal := 'admitted';
+    job_id := v_job.id;
+    state := 'ready';
+    rule := '';
+    reason := '';
+    return next;
+  elsif cardinality(p_jobs) > 0 or cardinality(p_refusals) = 0 then
     return query
     select e.*
     from benteng.enter(p_jobs, array[v_me.name], null, v_now) e;

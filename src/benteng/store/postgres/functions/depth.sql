@@ -13,10 +13,7 @@ declare
     select u.origin
     from (select distinct u.origin from unnest(p_origins) u (origin)) u
     left join benteng.login l on l.name = u.origin
-    where not exists (
-      select from benteng.depth d
-      where d.origin = u.origin
-        and d.jobs + (select a.last_value from benteng.admission a) - d.seq < coalesce(l.jobs_max, 100000)));
+    where not exists (select from benteng.room(u.origin, coalesce(l.jobs_max, 100000))));
   v_full   text[] := '{}';
   v_origin text;
   v_max    bigint;
@@ -49,6 +46,16 @@ begin
   end loop;
   return v_full;
 end $$;
+
+-- room: counts by which an origin cannot have reached a number of jobs. A set, so that it is planned with the query around it.
+create or replace function benteng.room(p_origin text, p_max bigint) returns setof benteng.depth
+language sql stable
+as $$
+  select d.*
+  from benteng.depth d
+  where d.origin = p_origin
+    and d.jobs + (select a.last_value from benteng.admission a) - d.seq < p_max
+$$;
 
 -- depth_limit: how many active jobs an origin may have. An origin whose login is gone has what everybody has.
 create or replace function benteng.depth_limit(p_origin text) returns bigint

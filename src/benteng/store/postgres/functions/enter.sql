@@ -53,12 +53,12 @@ begin
 
   for v_try in 1 .. 5 loop
     insert into benteng.operation (
-      seq, job_id, key, epoch, state, payload_sha256, type, tier, origin, actor, request_id, priority, policy_sha256,
+      seq, job_id, key, epoch, state, payload_sha256, type, name, tier, origin, actor, request_id, priority, policy_sha256,
       artifacts, targets, resources, parent, summary, generation, admitted_at)
     select
       v_seqs[i.ordinality], i.id, decode(i.operation_key, 'hex'), 1, 'reserved', decode(i.payload_sha256, 'hex'), i.type,
-      i.tier, i.origin, i.actor, i.request_id, i.priority, i.policy_sha256, i.artifacts, i.targets, i.resources, i.parent,
-      i.summary, i.generation, p_now
+      split_part(i.type, '@', 1), i.tier, i.origin, i.actor, i.request_id, i.priority, i.policy_sha256, i.artifacts,
+      i.targets, i.resources, i.parent, i.summary, i.generation, p_now
     from unnest(p_jobs) with ordinality i
     where v_codes[i.ordinality] is null
       and v_disposals[i.ordinality] is null
@@ -128,17 +128,8 @@ begin
     coalesce(i.parent::text, '')
   from unnest(p_jobs) with ordinality i
   where coalesce(v_disposals[i.ordinality], 'admitted') = 'admitted';
-  -- The keys are ours: nobody else takes or frees them, and this snapshot sees every row that has had one of them.
   if exists (select from benteng.operation f where f.freed) then    -- there is none in most ledgers, most of the time
-    update benteng.operation o
-    set epoch = 1 + f.epoch
-    from (
-      select n.seq, max(g.epoch) as epoch
-      from unnest(v_seqs) w (seq)
-      join benteng.operation n on n.seq = w.seq
-      join benteng.operation g on g.freed and g.key = n.key and g.name = n.name
-      group by n.seq) f
-    where o.seq = f.seq;
+    perform benteng.take_freed(v_seqs);
   end if;
 
   return query
@@ -174,6 +165,22 @@ begin
     perform benteng.ring(v_quiet);
   end if;
 end $$;
+
+-- take_freed: give operations that were just reserved the next epoch of their keys. These are the caller's: nobody else takes or
+-- frees them, and this snapshot sees every row that has had one of them.
+create or replace function benteng.take_freed(p_seqs bigint[]) returns void
+language sql
+as $$
+  update benteng.operation o
+  set epoch = 1 + f.epoch
+  from (
+    select n.seq, max(g.epoch) as epoch
+    from unnest(p_seqs) w (seq)
+    join benteng.operation n on n.seq = w.seq
+    join benteng.operation g on g.freed and g.key = n.key and g.name = n.name
+    group by n.seq) f
+  where o.seq = f.seq
+$$;
 
 -- owners: who has the key of each job, as this snapshot shows it, and what that means. disposal: null when nobody has it.
 create or replace function benteng.owners(
@@ -212,8 +219,7 @@ as $$
       end as found
     from unnest(p_jobs) with ordinality i
     left join benteng.operation o
-      on p_codes[i.ordinality] is null
-      and o.key = decode(i.operation_key, 'hex')
+      on o.key = case when p_codes[i.ordinality] is null then decode(i.operation_key, 'hex') end    -- a refused one may be no hex
       and o.name = split_part(i.type, '@', 1)
       and not o.freed) d
   order by d.ordinality

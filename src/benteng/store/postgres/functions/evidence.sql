@@ -21,7 +21,7 @@ begin
   return query
   select
     q.ordinality::integer, v_now, f.scope, f.name, f.mode, f.reason, f.policy_sha256, f.speaks, f.denied, f.artifacts,
-    o.job_id, o.origin, encode(o.payload_sha256, 'hex'), o.state, o.epoch
+    o.job_id, o.origin, encode(o.payload_sha256, 'hex'), o.state::text, o.epoch
   from unnest(p_questions) with ordinality q
   -- offset 0: computed once for each question. Else it is a filter over all operations, for as long as nobody analysed them.
   cross join lateral (

@@ -37,7 +37,7 @@ begin
     benteng.instant(benteng.now()), coalesce(t.pool, ''), q.reason, coalesce(q.classified, ''),
     coalesce(j.rule, q.rule, o.rule), coalesce(j.last_error, q.error, o.error), coalesce(j.fence, q.fence, o.fence),
     case when j.state = 'running' then coalesce(j.worker, '') else '' end, coalesce(benteng.instant(j.lease_until), 0),
-    coalesce(j.cancel_asked, false), coalesce(j.waits_for, ''), coalesce(j.progress, ''), o.parent, o.state, o.epoch, o.result,
+    coalesce(j.cancel_asked, false), coalesce(j.waits_for, ''), coalesce(j.progress, ''), o.parent, o.state::text, o.epoch, o.result,
     f.scope, f.name, f.mode, f.reason,
     coalesce((select benteng.instant(max(w.seen_at)) from benteng.worker w where w.pool = t.pool), 0),
     case
