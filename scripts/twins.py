@@ -103,6 +103,22 @@ TWINS = (
         "tests/test_audit.py",
     ),
     twin(
+        "undone-and-said",
+        f"{STORE}/store.py",
+        "            del self._entries[self._said :]\n",
+        "",
+        "other_terms",
+        "tests/store/test_sqlite_rows.py",
+    ),
+    twin(
+        "lease-of-another-type",
+        f"{STORE}/claim.py",
+        "by_terms.setdefault(each.terms, [])",
+        "by_terms.setdefault(ready[0].terms, [])",
+        "other_terms",
+        "tests/store/test_sqlite_rows.py",
+    ),
+    twin(
         "ended-twice-in-a-batch",
         f"{STORE}/settle.py",
         "row.seq: row for row in reversed(rows)",

@@ -109,6 +109,23 @@ def test_one_damaged_among_many_takes_nothing_from_the_others(bench, by_hand):
     assert {jobs[n].id for n in (0, 4, 5)} == {r["job_id"] for r in records(bench.audit()) if r["rule"] == "S-damaged"}
 
 
+def test_types_with_other_terms_start_together_each_by_its_own(bench, by_hand):
+    """One claim gives each its lease; a damaged one undoes no more than its own start, and nothing is said twice."""
+    slow = make_policy("t.slow@1", limits={"lease_seconds": 77.0})
+    bench.operator.apply_types([type_row(slow)], "a reason")
+    jobs = [bench.admitted(policy) for policy in (LOW, slow, LOW, slow)]
+    by_hand("update job set fence = 4611686018427387904 where id = ?", jobs[3].id)
+
+    grants = bench.claim(9, (LOW.name, slow.name))
+
+    assert [job.id for job in jobs[:3]] == [grant.job.id for grant in grants]
+    assert [LOW.limits.lease_seconds, 77.0, LOW.limits.lease_seconds] == [grant.lease.seconds for grant in grants]
+    untils = [bench.view(grant.job.id).lease_until for grant in grants]
+    assert [bench.clock() + int(grant.lease.seconds * 1_000_000) for grant in grants] == untils
+    claimed = [record["job_id"] for record in records(bench.audit()) if record["event"] == "claimed"]
+    assert sorted(job.id for job in jobs[:3]) == sorted(claimed)
+
+
 def test_attempt_named_twice_is_stale_and_no_damage(bench):
     """The second settlement of one attempt in a batch is answered as what it is."""
     grant = bench.started()
