@@ -651,7 +651,12 @@ TWINS = (
     twin(
         "looked-at-all-that-is-ready",
         "ring.sql",
-        (("  order by j.priority desc, j.due_at desc, j.seq desc\n  limit 1\n", ""),),
+        (
+            (
+                "benteng.last_in_line(t.name)",
+                "benteng.job j where j.type = t.name and j.state = 'ready'",
+            ),
+        ),
         "one_look",
         HINTS,
     ),
