@@ -359,7 +359,7 @@ TWINS = (
     twin(
         "note-not-made",
         "history.sql",
-        (("    update benteng.history h set compared_at = pg_postmaster_start_time();", "    null;"),),
+        (("set compared_at = pg_postmaster_start_time()", "set compared_at = h.compared_at"),),
         "keeper_notes",
         GATHERED,
     ),

@@ -49,7 +49,9 @@ begin
     return;
   end if;
   if v_known.compared_at <> pg_postmaster_start_time() then
-    update benteng.history h set compared_at = pg_postmaster_start_time();
+    update benteng.history h
+    set compared_at = pg_postmaster_start_time()
+    where h.one = (select x.one from benteng.history x for update skip locked);   -- another keeper is noting it: nobody waits
   end if;
   if v_known.timeline = benteng.timeline() then
     if v_known.standbys <> v_standbys then
