@@ -261,6 +261,12 @@ def test_what_a_cell_has_taken_counts_as_started(besieged):
     assert any(runs == [0, 0, 0] for runs in attacked(besieged, "takes"))
 
 
+def test_what_a_cell_keeps_is_not_waited_for(besieged):
+    """One that takes an attempt, does not begin it and ends its own is not left until the deadline of what it took."""
+    assert any(runs == [0, 1, 1] for runs in attacked(besieged, "keeps"))
+    assert besieged.workers[0].all("suspicious", why="has taken what it does not make")
+
+
 def test_what_a_cell_says_it_has_is_not_given_to_another(besieged):
     """One that reads without taking, and says that it has started, has started it; the others go elsewhere."""
     assert any(runs == [0, 1, 1] for runs in attacked(besieged, "looks"))

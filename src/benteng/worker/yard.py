@@ -39,6 +39,7 @@ from benteng.worker.watched import Heard
 BIRTH_SECONDS_MAX = 60.0
 DEATH_SECONDS_MAX = 10.0
 WAIT_SECONDS_MAX = 60.0
+KEPT_SECONDS_MAX = 1.0
 END_SECONDS = 1.5
 
 
@@ -193,11 +194,13 @@ class Yard:
         self._timers.add(flight.kill_at, flight)
 
     def _slow(self, now: float) -> None:
-        """Kill what is not born, and give up a zygote that does not report a death."""
+        """Kill what is not born or keeps what it does not make, and give up a zygote that does not report a death."""
         for number, since in tuple(self._since.items()):
             cell = self._cells[number]
             if cell.state is CellState.BORN and now - since > BIRTH_SECONDS_MAX:
                 self._kill(cell, now, ours=False)
+            elif cell.state is CellState.READY and now - since > KEPT_SECONDS_MAX:
+                self._distrust(cell, "has taken what it does not make", now)
             elif cell.state is CellState.DYING and now - since > DEATH_SECONDS_MAX:
                 self._lose(Loss("does not report that a cell died"), now)
                 return
@@ -225,9 +228,8 @@ class Yard:
         message = None
         for message, tail in cell.receive():
             self._take(cell, message, tail, now)
-        if isinstance(message, wire.Ended) and cell.shelf is not None and cell.flights:
-            self._seats.take_back(cell, now)  # it takes no more of them by itself
-            self._rest(cell, now)
+        if cell.shelf is not None and cell.state is CellState.READY:
+            self._quiet(cell, now, ended=isinstance(message, wire.Ended))
 
     # ---------------------------------------------------------------------------------------------------------- shelves
 
@@ -239,6 +241,15 @@ class Yard:
                 cell.shelf.late = True
                 cell.lane.pace.late(cell.shelf.type, now)
             self._seats.lay(cell, now)  # those of which all but the last have ended are looked at no more
+
+    def _quiet(self, cell: Cell, now: float, *, ended: bool) -> None:
+        """Take back what lies before a cell that has said its last word: it takes no more, and owes the rest."""
+        self._since.pop(cell.number, None)
+        if ended and cell.flights:
+            self._seats.take_back(cell, now)
+            self._rest(cell, now)
+        if ended and cell.flights:
+            self._since[cell.number] = now
 
     def _hear_murmurs(self, cell: Cell, now: float) -> None:
         try:
