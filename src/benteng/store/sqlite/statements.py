@@ -30,14 +30,14 @@ def statements(verb: str) -> MappingProxyType[str, str]:
 
 @cache
 def by_place(sql: str) -> tuple[str, Binding]:
-    """Return a statement with numbers for the names of its parameters, and what puts a row's values in their places.
+    """Return a statement with places for the names of its parameters, and what puts a row's values there.
 
-    For what runs for many rows: whoever binds names has SQLite look for each among all of them, row after row.
+    For what runs for many rows: whoever binds names has SQLite look for each among all of them, row after row. A number
+    is a name too: to Python 3.12 and later `?1` is worth a warning for each value of each row, and 3.14 refuses it.
     """
-    names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
-    numbered = _PARAMETER.sub(lambda found: f"?{names.index(found[1]) + 1}", sql)
+    names = _PARAMETER.findall(sql)
     pick = itemgetter(*names)
-    return numbered, pick if len(names) > 1 else lambda row: (pick(row),)
+    return _PARAMETER.sub("?", sql), pick if len(names) > 1 else lambda row: (pick(row),)
 
 
 def schema() -> str:

@@ -114,8 +114,8 @@ class Tx:
 
     def many_named(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> int:
         """Execute a statement once for each set of parameters, by name, and return how many rows that changed."""
-        numbered, placed = by_place(sql)
-        return self.many(numbered, map(placed, parameters))
+        anonymous, placed = by_place(sql)
+        return self.many(anonymous, map(placed, parameters))
 
     def note(self, event: Event, row: Row, **said: Any) -> None:
         """Say to the audit what happened to a job; `row` is the job's row as it was found."""
