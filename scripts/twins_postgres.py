@@ -257,6 +257,26 @@ TWINS = (
         "earlier_place or late",
         LANES,
     ),
+    twin("no-tail", "ring.sql", (("  if p_read > 2000 then", "  if false then"),), "dead_once", LANES),
+    twin(
+        "no-tail-one",
+        "enter_one.sql",
+        (("  if v_is_quiet then\n    perform benteng.pass", "  if false then\n    perform benteng.pass"),),
+        "dead_once",
+        LANES,
+    ),
+    twin(
+        "tail-never-quiet",
+        "ring.sql",
+        (
+            (
+                "  return not exists (\n    select\n    from generate",
+                "  return false and not exists (\n    select\n    from generate",
+            ),
+        ),
+        "rings_again",
+        LANES,
+    ),
     twin("no-place", "turn.sql", (("    perform benteng.pass_dead(v_types);", "    null;"),), "walked_once", LANES),
     twin("nothing-under-way", "lanes.sql", (("p_now - interval '0.05 s'", "p_now"),), "under_way", LANES),
     twin("no-place-due", "stage.sql", (("if v_read > 2000 or", "if false and"),), "was_due", LANES),

@@ -100,6 +100,32 @@ def test_who_admits_asks_at_the_end_of_the_line(storm):
     assert FEW >= storm.read(storm.bench.producer, "job_ready") - before
 
 
+@pytest.mark.parametrize("together", [1, 2])
+def test_who_admits_where_nothing_is_ready_walks_what_is_dead_once(storm, together):
+    """All of it is read to know that; then only what came due lately, and who is ready there is seen."""
+    assert JOBS == len(storm.claim(1_000)) + 10
+    counts = [storm.read(storm.bench.producer, "job_ready")]
+    for _ in range(4):
+        storm.bench.admit(*(storm.bench.job(STORM) for _ in range(together)))
+        counts.append(storm.read(storm.bench.producer, "job_ready"))
+        assert together == len(storm.claim(1_000))
+
+    assert DEAD <= counts[1] - counts[0]
+    assert FEW >= counts[-1] - counts[1]
+
+
+def test_what_was_passed_by_at_the_end_of_a_line_rings_again(storm):
+    """Who looks only at the end of a dead line does not see who waits for long: a hint more is sent, never one less."""
+    storm.claim(1_000)
+    storm.bench.admitted(STORM)
+    with superuser(storm.ledger.site) as hearing:
+        hearing.execute("listen benteng")
+        storm.claim(1_000)
+        storm.bench.admitted(STORM)
+        heard = [each.payload for each in hearing.notifies(timeout=5, stop_after=1)]
+    assert len(heard) == 1
+
+
 def test_an_urgent_job_is_the_next(storm):
     """Each priority is a lane of its own: who comes with a better one stands before the place of no other."""
     urgent = storm.bench.admitted(STORM, priority=0)

@@ -16,6 +16,7 @@ declare
   v_is_quiet boolean;
   v_is_usual boolean;
   v_is_freed boolean;
+  v_read     bigint := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready'));
   v_key      bytea;
   v_digest   bytea;
   v_seq      bigint;
@@ -27,13 +28,19 @@ begin
   end if;
   select
     t.name, t.sha256, t.tier, t.payload_bytes_max,
-    not exists (select from benteng.last_in_line(t.name)),
+    case
+      when benteng.stands_dead() then benteng.is_quiet_lately(t.name)
+      else not exists (select from benteng.last_in_line(t.name))
+    end,
     exists (select from benteng.room(p_me.name, p_me.jobs_max))
       and exists (select from benteng.speech(p_job.origin, p_job.actor, p_job.type))
       and not exists (select from benteng.control c where c.mode <> 'open')
   into v_name, v_sha256, v_tier, v_bytes, v_is_quiet, v_is_usual
   from benteng.job_type t
   where t.name = p_job.type;
+  if v_is_quiet then
+    perform benteng.pass_tail(pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready')) - v_read);
+  end if;
   v_is_usual := coalesce(v_is_usual and benteng.fault(p_job, p_me.name, v_name, v_sha256, v_tier, v_bytes) is null, false);
   if not v_is_usual and not (p_job is null) then
     return false;
