@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 
 from benteng.errors import StoreUnavailable
 from benteng.lifecycle import QuarantineReason, State
+from benteng.store.postgres.faults import LostAnswerError
 from benteng.testing.bench import LOW, settlement
 
 LOCK = 4711
@@ -108,3 +112,24 @@ def test_a_job_that_cannot_be_read_is_set_apart_when_its_start_is_true(bench, ow
     assert (False, [good.id]) == (before, [each.job.id for each in foreseen.grants])
     assert foreseen is turn
     assert QuarantineReason.UNDECODABLE == reason
+
+
+@pytest.mark.parametrize("foreseen", [False, True], ids=["before-the-rows", "after-the-rows"])
+def test_a_line_that_is_cut_is_a_lost_answer(bench, owner, foreseen):
+    """Without a code, since libpq says it and not the server: the session is lost, and nothing is damaged."""
+    job = bench.admitted()
+    owner.execute(AT_COMMIT.format(WAITS).encode())
+    owner.execute(f"select pg_advisory_lock({LOCK})".encode())
+    session = bench.consumer._connected()
+
+    asked = bench.consumer.turning([], 1, [LOW.name])
+    asked.begin()
+    if foreseen:
+        assert [job.id] == [each.job.id for each in asked.foresee().grants]
+    with socket.socket(fileno=os.dup(session.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+    asked.foresee()
+
+    with pytest.raises(LostAnswerError):
+        asked.take()
+    owner.execute(f"select pg_advisory_unlock({LOCK})".encode())

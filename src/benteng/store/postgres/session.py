@@ -152,7 +152,8 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         """Wait until the server has committed what was sent. Raises psycopg.Error."""
         result = self._patiently(self._last)
         if result.status != wanted:
-            raise psycopg.errors.error_from_result(result, encoding=self.info.encoding)
+            error = psycopg.errors.error_from_result(result, encoding=self.info.encoding)
+            raise error if error.sqlstate else psycopg.OperationalError("no answer")  # libpq's word, not the server's
 
     def _patiently(self, wait: Callable[[], PGresult]) -> PGresult:
         try:
@@ -171,13 +172,14 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         return self._something(said)
 
     def _last(self) -> PGresult:
-        """Wait for all that the server says, and return the last of it. Why it ends a session comes before the end."""
+        """Wait for all that the server says, and return its error, or the last. Why a session ends comes first."""
         said, self._said, self._rows = self._said, None, None
         try:
             while (result := self._next_result()) is None or result.status != ExecStatus.PIPELINE_SYNC:
                 if result is None and not self.is_busy:
                     raise psycopg.OperationalError("no answer")
-                said = result or said
+                if said is None or said.status != ExecStatus.FATAL_ERROR:
+                    said = result or said
         except psycopg.OperationalError:
             if said is None or said.status != ExecStatus.FATAL_ERROR:
                 raise
