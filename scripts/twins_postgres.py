@@ -257,7 +257,13 @@ TWINS = (
         "earlier_place or late",
         LANES,
     ),
-    twin("no-tail", "ring.sql", (("  if p_read > 2000 then", "  if false then"),), "dead_once", LANES),
+    twin(
+        "no-tail",
+        "ring.sql",
+        (("  if p_read > 2000 and not benteng.stands_dead() then", "  if false then"),),
+        "dead_once",
+        LANES,
+    ),
     twin(
         "no-tail-one",
         "enter_one.sql",

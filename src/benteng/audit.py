@@ -230,8 +230,8 @@ def commitment(salt: bytes, body: bytes) -> bytes:
 
 
 def leaf_of(salt: bytes, body: bytes) -> bytes:
-    """Return `leaf_data` of the `commitment` of a body to a salt of SALT_BYTES random bytes."""
-    return _VERSION_BYTE + hashlib.sha256(salt + body).digest()
+    """Return `leaf_data` of the `commitment` of a body to its salt. Raises ValueError: a salt has SALT_BYTES bytes."""
+    return leaf_data(commitment(salt, body))
 
 
 def leaf_data(committed: bytes) -> bytes:
@@ -376,4 +376,4 @@ def _spoiled(row: Row) -> str:
         return "L-half"
     if not isinstance(salt, bytes) or not isinstance(body, bytes) or len(salt) != SALT_BYTES:
         return "L-body"
-    return "" if hmac.compare_digest(leaf_data(commitment(salt, body)), leaf) else "L-body"
+    return "" if hmac.compare_digest(leaf_of(salt, body), leaf) else "L-body"

@@ -9,7 +9,7 @@ Trust: none of the text; it comes from handlers, their exceptions and their outp
 from __future__ import annotations
 
 import base64
-import hashlib
+import hmac
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -137,22 +137,15 @@ def keyed(key: bytes, value: bytes) -> str:
     """
     if len(key) < KEY_BYTES_MIN:
         raise ValueError(f"the digest key must have at least {KEY_BYTES_MIN} bytes")
-    within, around = _keyed_states(key)
-    inner, outer = within.copy(), around.copy()
-    inner.update(value)
-    outer.update(inner.digest())
-    return outer.hexdigest()[:KEYED_HEX_CHARS]
+    state = _keyed_state(key).copy()
+    state.update(value)
+    return state.hexdigest()[:KEYED_HEX_CHARS]
 
 
 @lru_cache(maxsize=8)
-def _keyed_states(key: bytes) -> tuple[Any, Any]:
-    """Return the two hashes of HMAC (RFC 2104, 2) as they are when the key is in them: the same for all values."""
-    block = (hashlib.sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
-    return hashlib.sha256(block.translate(_INNER)), hashlib.sha256(block.translate(_OUTER))
-
-
-_BLOCK_BYTES = hashlib.sha256().block_size
-_INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
+def _keyed_state(key: bytes) -> hmac.HMAC:
+    """Return HMAC as it is when the key is in it: the same for all values."""
+    return hmac.new(key, digestmod="sha256")
 
 
 # Every quantifier is bounded or possessive: no input makes these slow (tests/test_redact.py tries).

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benteng.audit import AuditRecord, Event, body_bytes, commitment, leaf_data
+from benteng.audit import AuditRecord, Event, body_bytes, leaf_of
 from benteng.errors import BentengError
 from benteng.evidence import (
     OPEN,
@@ -334,7 +334,7 @@ def audit_row(row: Row) -> AuditRow:
     """Return one record of the log: its body and its leaf are composed here from the stored columns."""
     salt = bytes.fromhex(row["salt"])
     body = body_bytes(_record(row))
-    return AuditRow(row["seq"], leaf_data(commitment(salt, body)), salt, body)
+    return AuditRow(row["seq"], leaf_of(salt, body), salt, body)
 
 
 _SAME = (

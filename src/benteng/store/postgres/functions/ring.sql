@@ -29,7 +29,7 @@ create or replace function benteng.pass_tail(p_read bigint) returns void
 language plpgsql
 as $$
 begin
-  if p_read > 2000 then
+  if p_read > 2000 and not benteng.stands_dead() then
     perform set_config('benteng.tail', benteng.until_all_is_read(benteng.now(), p_read)::text, false);
   end if;
 end $$;
@@ -61,13 +61,13 @@ declare
   v_read  bigint := pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready'));
   v_quiet text[];
 begin
-  if benteng.stands_dead() then
-    return array(select u.name from unnest(p_types) u (name) where benteng.is_quiet_lately(u.name));
-  end if;
   v_quiet := array(
     select u.name
     from unnest(p_types) u (name)
-    where not exists (select from benteng.last_in_line(u.name)));
+    where case
+      when benteng.stands_dead() then benteng.is_quiet_lately(u.name)
+      else not exists (select from benteng.last_in_line(u.name))
+    end);
   perform benteng.pass_tail(pg_stat_get_xact_tuples_returned(to_regclass('benteng.job_ready')) - v_read);
   return v_quiet;
 end $$;
